@@ -1,0 +1,128 @@
+/* Graphs as arrays. A graph lives in one arena; nodes are never freed one by one. GraphDef ⇄ arrays, then prune → lower → optimise → place → partition.
+ *
+ * Node ids are positions in g->node; edges name (node id, output slot). Removed nodes leave a NULL behind until trn_graph_compact. */
+#ifndef TRN_GRAPH_H
+#define TRN_GRAPH_H
+
+#include "op/registry.h"
+#include "proto/tensorflow.pb-c.h"
+
+typedef struct trn_edge {
+    int node;
+    int slot;
+} trn_edge;
+
+typedef struct trn_gnode {
+    trn_node n;
+    int id;
+    trn_edge *in;     /* n.n_in data inputs */
+    int n_ctl, cap_ctl;
+    int *ctl;         /* control inputs: node ids, no doubles */
+    int dev;          /* placed: index in the trn_devset; -1: not yet */
+    trn_err place_err; /* why it could not be placed; reported only when the node is needed. Owned by the graph. */
+} trn_gnode;
+
+typedef struct trn_funclib trn_funclib;
+
+typedef struct trn_graph {
+    trn_arena *arena;
+    int n, cap;
+    trn_gnode **node;
+    trn_map *by_name;
+    trn_funclib *lib; /* counted, shared with copies */
+    int producer, min_consumer;
+} trn_graph;
+
+trn_graph *trn_graph_new(trn_funclib *lib_or_null);
+void trn_graph_free(trn_graph *g);
+trn_gnode *trn_graph_find(const trn_graph *g, const char *name, size_t len);
+/* "name:1" → edge; "name" → slot 0; "^name" → slot -1. NOT_FOUND / INVALID_ARGUMENT that name it. */
+trn_err trn_graph_tensor(trn_edge *out, const trn_graph *g, const char *tensor_name) TRN_MUST_USE;
+
+/* Adds the nodes (and functions) of a GraphDef behind those that are there: ExtendSession. Checks names, duplicates, inputs (existing, slots, dtypes),
+ * attrs, cycles (only NextIteration → Merge may close one), sizes. All or nothing. An op that we do not have is kept (n.def NULL) and reported
+ * by trn_graph_check_ops when something needs it. */
+trn_err trn_graph_import(trn_graph *g, const Tensorflow__GraphDef *gd) TRN_MUST_USE;
+/* As a message whose memory is in `a` (tensor bytes point into the graph's tensors). Attrs that equal their default are left out. */
+Tensorflow__GraphDef *trn_graph_export(trn_arena *a, const trn_graph *g);
+trn_err trn_attr_from_pb(trn_attr *out, trn_arena *a, const char *name, const Tensorflow__AttrValue *pb) TRN_MUST_USE;
+Tensorflow__AttrValue *trn_attr_to_pb(trn_arena *a, const trn_attr *attr);
+
+/* Building: name must be new (trn_graph_unique_name). attrs are copied; inputs as edges. */
+trn_err trn_graph_add(trn_gnode **out, trn_graph *g, const char *op, const char *name, const char *device, const trn_attr *attrs, int n_attrs,
+                      const trn_edge *in, int n_in) TRN_MUST_USE;
+const char *trn_graph_unique_name(trn_graph *g, const char *base);
+void trn_graph_add_ctl(trn_graph *g, trn_gnode *to, int from);
+void trn_graph_remove(trn_graph *g, int id); /* caller has rewired its users */
+void trn_graph_compact(trn_graph *g);        /* drops the holes, renumbers */
+trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep); /* keep[id], NULL: all; dangling inputs must not exist */
+/* Ids in an order in which inputs come first (back edges into Merge ignored). Returns how many; order has room for g->n. */
+int trn_graph_topo(const trn_graph *g, int *order);
+
+/* ---- functions (functions.c) */
+trn_funclib *trn_funclib_new(void);
+trn_funclib *trn_funclib_ref(trn_funclib *l);
+void trn_funclib_unref(trn_funclib *l);
+trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *f) TRN_MUST_USE; /* same name, same body: fine; other body: INVALID_ARGUMENT */
+bool trn_funclib_has(const trn_funclib *l, const char *name);
+/* Argument and result dtypes for a call with these attrs. */
+trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func_ref *f, int *n_args, trn_dtype **args, int *n_rets, trn_dtype **rets) TRN_MUST_USE;
+/* The body as a graph with _Arg and _Retval nodes (index attrs), attrs substituted, "node:out_arg:i" inputs resolved. Control outputs become
+ * control inputs of a NoOp called "_ctl_rets". */
+trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f) TRN_MUST_USE;
+void trn_funclib_export(const trn_funclib *l, trn_arena *a, Tensorflow__GraphDef *gd); /* sets gd->library */
+/* Calls, If, While, Case, PartitionedCall become their bodies: v1 control flow (Switch/Merge/Enter/Exit/…). Nested ones too, to a depth limit.
+ * Recursive functions stay calls. Inlined nodes without a device take the caller's. */
+trn_err trn_graph_lower(trn_graph *g) TRN_MUST_USE;
+
+/* ---- prune (prune.c) */
+typedef struct trn_run_sig {
+    int n_feeds, n_fetches, n_targets;
+    const char *const *feeds;   /* "x:0" */
+    const char *const *fetches; /* "y:0" */
+    const char *const *targets; /* node names */
+} trn_run_sig;
+/* A new graph with only what the fetches and targets need. Fed tensors come from _Arg nodes (index = position in feeds), fetched ones go to _Retval
+ * nodes (index = position in fetches), both named "_arg_<name>_<slot>…" and pinned to `client_device`. Unknown names: NOT_FOUND/INVALID_ARGUMENT as TensorFlow says. */
+trn_err trn_graph_prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *client_device) TRN_MUST_USE;
+/* UNIMPLEMENTED naming op, node and users of the first op that we have no row for. */
+trn_err trn_graph_check_ops(const trn_graph *g) TRN_MUST_USE;
+
+/* ---- shapes (infer.c): partial shapes of all outputs; out[id] is an array of n_out shapes in g's arena. */
+trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g) TRN_MUST_USE;
+
+/* ---- optimise (optimise.c): constant folding, common subexpressions, identity removal; never touches stateful ops, feeds, fetches or devices. */
+typedef struct trn_opt_opts { bool fold, cse, identity; int64_t max_folded_bytes; } trn_opt_opts;
+/* `eval` runs one pure node on constant inputs (exec/ provides it; graph/ may not include exec). */
+typedef trn_err (*trn_eval_fn)(trn_tensor **outs, const trn_node *n, trn_tensor *const *ins);
+trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval) TRN_MUST_USE;
+
+/* ---- placement (place.c) */
+typedef struct trn_device {
+    const char *name;  /* "/job:ps/replica:0/task:0/device:CPU:0" */
+    const char *task;  /* "/job:ps/replica:0/task:0" */
+    const char *type;  /* "CPU" */
+    uint64_t incarnation;
+} trn_device;
+typedef struct trn_devset {
+    int n;
+    const trn_device *dev;
+    int def; /* default device: the master's own CPU:0 */
+} trn_devset;
+typedef struct trn_place_opts { bool soft; bool log; } trn_place_opts;
+/* Sets node.dev and n.device of all nodes that have none yet; errors are kept per node (place_err) so that an unused bad node harms nobody. */
+trn_err trn_graph_place(trn_graph *g, const trn_devset *ds, const trn_place_opts *o) TRN_MUST_USE;
+trn_err trn_graph_place_errors(const trn_graph *g) TRN_MUST_USE; /* the first one in g */
+
+/* ---- partition (partition.c) */
+typedef struct trn_part {
+    const char *task;
+    trn_graph *graph;
+} trn_part;
+/* One graph per task; cut edges become _Send/_Recv pairs with TensorFlow's attrs (tensor_name, send_device, send_device_incarnation, recv_device,
+ * client_terminated, T/tensor_type), control edges float[0] constants; loops that span tasks get a control loop on every task that has a part of
+ * their body. One pair per (tensor, task), small constants are copied instead of sent. */
+trn_err trn_graph_partition(trn_part **out, int *n, const trn_graph *g, const trn_devset *ds) TRN_MUST_USE;
+void trn_parts_free(trn_part *p, int n);
+
+#endif

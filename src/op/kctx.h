@@ -1,0 +1,31 @@
+/* What one run of a graph shares, and through which kernels reach the world. exec/ fills it in; ops/ only use <trainera/op.h>. */
+#ifndef TRN_KCTX_H
+#define TRN_KCTX_H
+
+#include <trainera/op.h>
+
+#include "op/cancel.h"
+#include "op/registry.h"
+
+/* The executor's side of the kernel context: op/ declares it, exec/ implements it. */
+typedef struct trn_step_api {
+    void (*done)(trn_kctx *k, TRN_OWN trn_err err);
+    void (*call)(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
+    void (*parallel_for)(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg);
+    trn_err (*check_path)(const trn_kctx *k, const char *path);
+} trn_step_api;
+
+struct trn_step {
+    const trn_step_api *api;
+    int64_t step_id;
+    trn_resmgr *resmgr;
+    trn_resmgr *step_resmgr; /* made on first use by trn_k_step_resmgr */
+    trn_rdv *rdv;
+    trn_cancel *cancel;
+    /* _Arg and _Retval: feeds and fetches of the master's own part, arguments and results of functions. */
+    int n_args, n_rets;
+    trn_value *args;   /* borrowed by the step; variables may come as refs */
+    trn_value *rets;   /* filled by _Retval; owned by whoever started the step */
+};
+
+#endif

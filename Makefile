@@ -1,0 +1,53 @@
+# A short front for Meson: every target first makes sure that the packages it needs are there (tools/setup).
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 3600
+JOBS ?= $(shell nproc)
+
+.PHONY: all demo test check test-all fuzz bench install format tidy clean help
+
+all: ## build build/trainera (the default)
+	@tools/setup build check
+	@test -f build/build.ninja || meson setup build >build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
+	@rm -f build.log
+	@ninja -C build -j $(JOBS)
+
+demo: all ## a local cluster with a shared counter, and what to try next
+	@tools/demo
+
+check: ## the unit tests: under a minute, no TensorFlow
+	@tools/setup build check
+	@tools/run-tests unit
+
+test: ## everything that must pass: unit, sanitizers, fuzzers 20 s each, the real TensorFlow
+	@tools/setup build check fuzz
+	@tools/run-tests unit asan tsan fuzz interop interop-asan
+
+test-all: ## the same and more of it: slow tests, all interop tests under ASan, fuzzers 5 minutes each
+	@tools/setup build check fuzz
+	@tools/run-tests --slow --fuzz-seconds 300 unit asan tsan fuzz interop interop-asan
+
+fuzz: ## the fuzzers only, FUZZ_SECONDS=3600 each
+	@tools/setup build check fuzz
+	@tools/run-tests --fuzz-seconds $(FUZZ_SECONDS) fuzz
+
+bench: all ## measure against TensorFlow; writes bench/RESULTS.md
+	@bench/run
+
+install: all ## binary, library, headers, pkg-config file under PREFIX=/usr/local (and DESTDIR)
+	@meson configure build -Dprefix=$(abspath $(PREFIX)) -Dlibdir=lib
+	@meson install -C build --quiet
+	@echo "installed under $(DESTDIR)$(abspath $(PREFIX))"
+
+format: ## clang-format what this branch changed
+	@tools/setup dev
+	@git clang-format -q main 2>/dev/null || git ls-files '*.c' '*.h' | xargs clang-format -i
+
+tidy: all ## clang-tidy over the sources
+	@tools/setup dev
+	@git ls-files 'src/*.c' | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build
+
+clean: ## remove everything that was built (not the Python environment)
+	rm -rf build build-asan build-tsan build-fuzz
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -45,6 +45,7 @@ typedef struct trn_arena trn_arena;
 trn_arena *trn_arena_new(void);
 void trn_arena_free(trn_arena *a);
 void *trn_arena_alloc(trn_arena *a, size_t n); /* 16-byte aligned, zeroed */
+void *trn_arena_try_alloc(trn_arena *a, size_t n); /* the same, but NULL when memory is gone: for sizes a peer chooses */
 void *trn_arena_dup(trn_arena *a, const void *p, size_t n);
 char *trn_arena_strndup(trn_arena *a, const char *s, size_t n);
 char *trn_arena_strdup(trn_arena *a, const char *s);
@@ -68,7 +69,7 @@ typedef struct trn_buf {
     _Atomic uint32_t ref;
     size_t size; /* usable bytes */
     uint8_t *data; /* 64-byte aligned */
-    void (*release)(void *arg, struct trn_buf *); /* for foreign memory; NULL: ours */
+    void (*release)(void *arg, struct trn_buf *); /* foreign memory: frees the bytes and this head; NULL: ours */
     void *arg;
 } trn_buf;
 trn_err trn_buf_new(trn_buf **out, size_t size) TRN_MUST_USE;
@@ -77,6 +78,7 @@ void trn_buf_unref(trn_buf *b);
 static inline bool trn_buf_sole(trn_buf *b) { return atomic_load_explicit(&b->ref, memory_order_acquire) == 1; }
 void trn_buf_pool_limit(size_t bytes); /* how much freed memory stays cached; default 1/8 of RAM */
 void trn_buf_pool_trim(size_t keep_bytes);
+/* Of the large ones, in whole size classes. */
 typedef struct trn_buf_stats { size_t live_bytes, cached_bytes, hits, misses; } trn_buf_stats;
 trn_buf_stats trn_buf_pool_stats(void);
 
@@ -89,7 +91,7 @@ typedef struct trn_slice {
 
 /* ---- maps ----------------------------------------------------------------------------------------------------- */
 
-/* Hash map from bytes to pointer; keys are copied. Not thread-safe. */
+/* Hash map from bytes to pointer; keys are copied (with a zero behind them). Not thread-safe. A NULL map reads as empty. */
 typedef struct trn_map trn_map;
 trn_map *trn_map_new(void);
 void trn_map_free(trn_map *m, void (*value_free)(void *)); /* NULL map is fine */
@@ -97,7 +99,8 @@ void *trn_map_get(const trn_map *m, const void *key, size_t n);
 void *trn_map_put(trn_map *m, const void *key, size_t n, void *value); /* the value that stood there, or NULL */
 void *trn_map_del(trn_map *m, const void *key, size_t n);
 size_t trn_map_count(const trn_map *m);
-/* for (size_t it = 0; trn_map_next(m, &it, &key, &n, &value);) — order is unspecified, no change while iterating. */
+/* for (size_t it = 0; trn_map_next(m, &it, &key, &n, &value);) — order is unspecified, no change while iterating;
+ * `key` is valid until the map changes. */
 bool trn_map_next(const trn_map *m, size_t *it, const char **key, size_t *n, void **value);
 static inline void *trn_map_gets(const trn_map *m, const char *key) { return trn_map_get(m, key, strlen(key)); }
 static inline void *trn_map_puts(trn_map *m, const char *key, void *v) { return trn_map_put(m, key, strlen(key), v); }
@@ -120,6 +123,8 @@ typedef struct trn_sb {
 void trn_sb_add(trn_sb *s, const void *p, size_t n);
 void trn_sb_adds(trn_sb *s, const char *str);
 void trn_sb_addf(trn_sb *s, const char *fmt, ...) TRN_PRINTF(2, 3);
+void trn_sb_addv(trn_sb *s, const char *fmt, va_list ap);
+void trn_sb_reserve(trn_sb *s, size_t more); /* room for `more` bytes and the zero */
 void trn_sb_fini(trn_sb *s);
 
 /* ---- log ------------------------------------------------------------------------------------------------------ */
@@ -130,6 +135,7 @@ void trn_log(trn_log_level level, const char *module, const char *fmt, ...) TRN_
 void trn_log_set_level(trn_log_level level);
 bool trn_log_enabled(trn_log_level level);
 void trn_log_set_task(const char *task); /* "worker/0": who speaks */
+void trn_log_set_fd(int fd);             /* default 2 */
 #define TRN_DEBUG(mod, ...)                                                                                            \
     do {                                                                                                               \
         if (trn_log_enabled(TRN_LOG_DEBUG))                                                                            \
@@ -178,7 +184,7 @@ typedef struct trn_counter { _Atomic uint64_t v; } trn_counter;
 typedef struct trn_hist { _Atomic uint64_t bucket[TRN_HIST_BUCKETS]; _Atomic uint64_t sum_us, count; } trn_hist;
 trn_counter *trn_metric_counter(const char *name, const char *help);
 trn_hist *trn_metric_hist(const char *name, const char *help);
-/* A gauge is asked when the page is read. */
+/* A gauge is asked when the page is read. Dropping waits for a page that is being read: hold no lock that `read` takes. */
 void trn_metric_gauge(const char *name, const char *help, double (*read)(void *), void *arg);
 void trn_metric_gauge_drop(void *arg); /* all gauges of that arg */
 void trn_metrics_text(trn_sb *out);    /* Prometheus text format */
@@ -187,7 +193,8 @@ void trn_hist_add(trn_hist *h, uint64_t ns);
 
 /* ---- fault points --------------------------------------------------------------------------------------------- */
 
-/* TRN_FAULT("rdv.send") is true when a test asked for it: TRAINERA_FAULTS="rdv.send:3,io.write:10%". Costs one load. */
+/* TRN_FAULT("rdv.send") is true when a test asked for it: TRAINERA_FAULTS="rdv.send:3,io.write:10%". Costs one load.
+ * "p": always; "p:3": the third time only; "p:3+": from the third time on; "p:10%": by chance; "seed:7": that chance's seed. */
 extern _Atomic int trn_faults_armed;
 bool trn_fault_hit(const char *point);
 #define TRN_FAULT(point) (TRN_UNLIKELY(atomic_load_explicit(&trn_faults_armed, memory_order_relaxed)) && trn_fault_hit(point))

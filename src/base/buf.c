@@ -1,0 +1,281 @@
+/* Reference-counted bytes and the pool that keeps large ones mapped.
+ *
+ * A fresh mapping costs a page fault per 4 KiB at first touch, which is more than the copy that fills it. So freed large
+ * buffers stay mapped on a list per size class (four classes per power of two: at most a quarter is wasted) and the next
+ * buffer of that class finds warm pages. When the budget is full, the class that was used longest ago gives way: a
+ * one-off restore cannot push out the sizes that every step uses.
+ *
+ * Small ones (< 64 KiB) are one aligned malloc, head and bytes together.
+ */
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#ifdef WITH_ASAN
+#include <sanitizer/asan_interface.h>
+#define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
+#define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
+#else
+#define POISON(p, n) ((void)(p), (void)(n))
+#define UNPOISON(p, n) ((void)(p), (void)(n))
+#endif
+
+#define LARGE_SHIFT 16 /* 64 KiB */
+#define LARGE ((size_t)1 << LARGE_SHIFT)
+#define MAX_SHIFT 44
+#define N_CLASS ((MAX_SHIFT - LARGE_SHIFT) * 4 + 1)
+#define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_FROM ((size_t)4 << 20)
+#define SMALL_HEAD 64
+
+/* Our own buffers; `b` comes first, so a trn_buf without `release` is one of these. */
+typedef struct own {
+    trn_buf b;
+    int cls;     /* -1: small, head and bytes in one malloc */
+    struct own *next; /* on its class's list while cached */
+} own;
+_Static_assert(sizeof(own) <= SMALL_HEAD, "a small buffer's bytes start 64 bytes behind its head");
+
+static struct {
+    struct {
+        pthread_mutex_t mu;
+        own *list;
+        _Atomic uint64_t used_at; /* pool.tick when it last served or took a buffer */
+    } cls[N_CLASS];
+    _Atomic uint64_t tick;
+    _Atomic size_t limit; /* 0: not yet asked the kernel */
+    _Atomic size_t live, cached, hits, misses;
+    _Atomic bool limit_set;
+} pool = {.cls = {[0 ... N_CLASS - 1] = {.mu = PTHREAD_MUTEX_INITIALIZER}}};
+
+static size_t class_size(int c) { return ((size_t)4 + (size_t)(c & 3)) << (LARGE_SHIFT - 2 + (c >> 2)); }
+
+/* The smallest class that holds `size`; -1 when none does. */
+static int class_of(size_t size)
+{
+    if (size <= LARGE)
+        return 0;
+    int top = 63 - __builtin_clzll(size - 1); /* size - 1 in [2^top, 2^(top+1)) */
+    if (top >= MAX_SHIFT)
+        return -1;
+    int quarter = (int)(((size - 1) >> (top - 2)) & 3);
+    return (top - LARGE_SHIFT) * 4 + quarter + 1;
+}
+
+static size_t pool_limit(void)
+{
+    if (TRN_UNLIKELY(!atomic_load_explicit(&pool.limit_set, memory_order_acquire))) {
+        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        size_t eighth = pages > 0 && page > 0 ? (size_t)pages / 8 * (size_t)page : (size_t)256 << 20;
+        size_t none = 0;
+        atomic_compare_exchange_strong(&pool.limit, &none, eighth);
+        atomic_store_explicit(&pool.limit_set, true, memory_order_release);
+    }
+    return atomic_load_explicit(&pool.limit, memory_order_relaxed);
+}
+
+/* ---- mappings ------------------------------------------------------------------------------------------------- */
+
+/* Large mappings start on a huge page, or the kernel could back their ends only with small ones. */
+static void *map_bytes(size_t len)
+{
+    size_t extra = len >= HUGE_FROM ? HUGE_PAGE : 0;
+    char *p = mmap(NULL, len + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    if (extra) {
+        char *start = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+        if (start > p)
+            munmap(p, (size_t)(start - p));
+        size_t tail = (size_t)(p + len + extra - (start + len));
+        if (tail)
+            munmap(start + len, tail);
+        p = start;
+        madvise(p, len, MADV_HUGEPAGE); /* a hint: kernels without huge pages refuse it */
+    }
+    return p;
+}
+
+static void unmap_own(own *o)
+{
+    size_t len = class_size(o->cls);
+    UNPOISON(o->b.data, len);
+    munmap(o->b.data, len);
+    free(o);
+}
+
+/* ---- the cache ------------------------------------------------------------------------------------------------ */
+
+static uint64_t tick(void) { return atomic_fetch_add_explicit(&pool.tick, 1, memory_order_relaxed) + 1; }
+
+static own *cache_pop(int c)
+{
+    pthread_mutex_lock(&pool.cls[c].mu);
+    own *o = pool.cls[c].list;
+    if (o)
+        pool.cls[c].list = o->next;
+    pthread_mutex_unlock(&pool.cls[c].mu);
+    if (o)
+        atomic_fetch_sub_explicit(&pool.cached, class_size(c), memory_order_relaxed);
+    return o;
+}
+
+static void cache_push(own *o)
+{
+    int c = o->cls;
+    POISON(o->b.data, class_size(c));
+    atomic_store_explicit(&pool.cls[c].used_at, tick(), memory_order_relaxed);
+    pthread_mutex_lock(&pool.cls[c].mu);
+    o->next = pool.cls[c].list;
+    pool.cls[c].list = o;
+    pthread_mutex_unlock(&pool.cls[c].mu);
+    atomic_fetch_add_explicit(&pool.cached, class_size(c), memory_order_relaxed);
+}
+
+/* Unmaps one cached buffer of the class that was used longest ago. False when nothing is cached. */
+static bool evict_one(void)
+{
+    int best = -1;
+    uint64_t best_at = UINT64_MAX;
+    for (int c = 0; c < N_CLASS; c++) {
+        uint64_t at = atomic_load_explicit(&pool.cls[c].used_at, memory_order_relaxed);
+        if (at == 0 || at >= best_at)
+            continue;
+        pthread_mutex_lock(&pool.cls[c].mu);
+        bool any = pool.cls[c].list != NULL;
+        pthread_mutex_unlock(&pool.cls[c].mu);
+        if (any) {
+            best = c;
+            best_at = at;
+        }
+    }
+    if (best < 0)
+        return false;
+    own *o = cache_pop(best);
+    if (o)
+        unmap_own(o);
+    return true; /* when somebody else took it first, the caller's sum has changed as well */
+}
+
+void trn_buf_pool_trim(size_t keep_bytes)
+{
+    while (atomic_load_explicit(&pool.cached, memory_order_relaxed) > keep_bytes && evict_one())
+        ;
+}
+
+void trn_buf_pool_limit(size_t bytes)
+{
+    atomic_store_explicit(&pool.limit, bytes, memory_order_relaxed);
+    atomic_store_explicit(&pool.limit_set, true, memory_order_release);
+    trn_buf_pool_trim(bytes);
+}
+
+trn_buf_stats trn_buf_pool_stats(void)
+{
+    return (trn_buf_stats){
+        .live_bytes = atomic_load_explicit(&pool.live, memory_order_relaxed),
+        .cached_bytes = atomic_load_explicit(&pool.cached, memory_order_relaxed),
+        .hits = atomic_load_explicit(&pool.hits, memory_order_relaxed),
+        .misses = atomic_load_explicit(&pool.misses, memory_order_relaxed),
+    };
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------- */
+
+static trn_err no_room(size_t size)
+{
+    return trn_errorf(TRN_RESOURCE_EXHAUSTED, "out of memory: a buffer of %zu bytes does not fit", size);
+}
+
+static trn_err small_new(trn_buf **out, size_t size)
+{
+    size_t len = (SMALL_HEAD + size + 63) & ~(size_t)63;
+    own *o = aligned_alloc(64, len);
+    if (TRN_UNLIKELY(!o))
+        return trn_err_oom();
+    *o = (own){.b = {.size = size, .data = (uint8_t *)o + SMALL_HEAD}, .cls = -1};
+    atomic_init(&o->b.ref, 1);
+    POISON(o->b.data + size, len - SMALL_HEAD - size);
+    *out = &o->b;
+    return TRN_OK;
+}
+
+trn_err trn_buf_new(trn_buf **out, size_t size)
+{
+    if (TRN_FAULT("buf.new"))
+        return no_room(size);
+    if (size < LARGE)
+        return small_new(out, size);
+    int c = class_of(size);
+    if (c < 0)
+        return no_room(size);
+    size_t len = class_size(c);
+    atomic_store_explicit(&pool.cls[c].used_at, tick(), memory_order_relaxed);
+    own *o = cache_pop(c);
+    if (o) {
+        atomic_fetch_add_explicit(&pool.hits, 1, memory_order_relaxed);
+    } else {
+        void *p = map_bytes(len);
+        if (!p) {
+            trn_buf_pool_trim(0); /* what we hoard may be what is missing */
+            p = map_bytes(len);
+        }
+        if (!p)
+            return no_room(size);
+        o = malloc(sizeof *o);
+        if (!o) {
+            munmap(p, len);
+            return trn_err_oom();
+        }
+        *o = (own){.b = {.data = p}, .cls = c};
+        atomic_fetch_add_explicit(&pool.misses, 1, memory_order_relaxed);
+    }
+    o->next = NULL;
+    o->b.size = size;
+    atomic_store_explicit(&o->b.ref, 1, memory_order_relaxed);
+    UNPOISON(o->b.data, len);
+    POISON(o->b.data + size, len - size);
+    atomic_fetch_add_explicit(&pool.live, len, memory_order_relaxed);
+    *out = &o->b;
+    return TRN_OK;
+}
+
+trn_buf *trn_buf_ref(trn_buf *b)
+{
+    atomic_fetch_add_explicit(&b->ref, 1, memory_order_relaxed);
+    return b;
+}
+
+void trn_buf_unref(trn_buf *b)
+{
+    if (!b || atomic_fetch_sub_explicit(&b->ref, 1, memory_order_acq_rel) != 1)
+        return;
+    if (b->release) {
+        b->release(b->arg, b);
+        return;
+    }
+    own *o = (own *)b;
+    if (o->cls < 0) {
+        UNPOISON(o->b.data, (o->b.size + 63) & ~(size_t)63);
+        free(o);
+        return;
+    }
+    size_t len = class_size(o->cls), limit = pool_limit();
+    atomic_fetch_sub_explicit(&pool.live, len, memory_order_relaxed);
+    if (len > limit) {
+        unmap_own(o);
+        return;
+    }
+    cache_push(o);
+    trn_buf_pool_trim(limit);
+}

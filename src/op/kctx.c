@@ -1,0 +1,122 @@
+/* The kernel context's functions. */
+#include "op/kctx.h"
+
+#include "res/rdv.h"
+#include "res/res.h"
+#include "res/var.h"
+
+int trn_in_arg(const trn_kctx *k, const char *arg, int *count)
+{
+    int first = 0, n = 0;
+    if (!trn_node_in_arg(k->node, arg, strlen(arg), &first, &n))
+        n = 0;
+    if (count)
+        *count = n;
+    return first;
+}
+
+void trn_out_set(trn_kctx *k, int i, trn_tensor *t)
+{
+    trn_tensor_unref(k->out[i].t);
+    k->out[i].t = t;
+}
+
+trn_err trn_out_new(trn_tensor **out, trn_kctx *k, int i, trn_dtype dtype, const trn_shape *shape)
+{
+    trn_tensor *t;
+    TRN_TRY(trn_tensor_new(&t, dtype, shape));
+    trn_out_set(k, i, t);
+    *out = t;
+    return TRN_OK;
+}
+
+/* The executor moves a value's last use into the context, so a sole tensor is the kernel's to overwrite. */
+static bool take_over(trn_kctx *k, int i, int j, trn_dtype dtype, const trn_shape *shape)
+{
+    trn_tensor *x = k->in[j].t;
+    if (!x || k->in[j].var || !trn_dtype_is_plain(x->dtype) || !trn_dtype_is_plain(dtype) || !trn_tensor_sole(x))
+        return false;
+    int64_t count;
+    trn_err e = trn_shape_count(&count, shape);
+    if (e) {
+        trn_err_free(e);
+        return false;
+    }
+    if (count != x->count || trn_dtype_size(dtype) != trn_dtype_size(x->dtype))
+        return false;
+    for (int o = 0; o < k->n_in; o++) /* the same tensor twice among the inputs is not sole, but be sure */
+        if (o != j && k->in[o].t == x)
+            return false;
+    x->dtype = dtype;
+    if (shape != &x->shape)
+        x->shape = *shape;
+    trn_out_set(k, i, trn_tensor_ref(x));
+    return true;
+}
+
+trn_err trn_out_like(trn_tensor **out, trn_kctx *k, int i, int j)
+{
+    return trn_out_forward(out, k, i, j, k->in[j].t->dtype, &k->in[j].t->shape);
+}
+
+trn_err trn_out_forward(trn_tensor **out, trn_kctx *k, int i, int j, trn_dtype dtype, const trn_shape *shape)
+{
+    if (j >= 0 && take_over(k, i, j, dtype, shape)) {
+        *out = k->out[i].t;
+        return TRN_OK;
+    }
+    return trn_out_new(out, k, i, dtype, shape);
+}
+
+void trn_out_var(trn_kctx *k, int i, trn_var *var)
+{
+    k->out[i].var = trn_resource_ref(var);
+}
+
+int64_t trn_k_step_id(const trn_kctx *k)
+{
+    return k->step->step_id;
+}
+
+trn_resmgr *trn_k_resmgr(const trn_kctx *k)
+{
+    return k->step->resmgr;
+}
+
+trn_resmgr *trn_k_step_resmgr(const trn_kctx *k)
+{
+    return k->step->step_resmgr;
+}
+
+trn_rdv *trn_k_rdv(const trn_kctx *k)
+{
+    return k->step->rdv;
+}
+
+trn_cancel *trn_k_cancel(const trn_kctx *k)
+{
+    return k->step->cancel;
+}
+
+trn_err trn_k_check_path(const trn_kctx *k, const char *path)
+{
+    return k->step->api && k->step->api->check_path ? k->step->api->check_path(k, path) : TRN_OK;
+}
+
+void trn_k_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
+{
+    if (n > grain && k->step && k->step->api && k->step->api->parallel_for)
+        k->step->api->parallel_for(k, n, grain, fn, arg);
+    else if (n > 0)
+        fn(arg, 0, n);
+}
+
+void trn_k_done(trn_kctx *k, trn_err err)
+{
+    k->step->api->done(k, err);
+}
+
+void trn_k_call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg)
+{
+    k->step->api->call(k, f, args, n_args, done, arg);
+}

@@ -1,0 +1,11 @@
+/* Every family of ops. A new family is one line in each list. */
+#include "op/families.h"
+
+#define FAMILIES(X)
+
+#define X(name) extern const trn_op name[];
+FAMILIES(X)
+#undef X
+
+#define X(name) name,
+const trn_op *const trn_op_families[] = {FAMILIES(X) NULL};

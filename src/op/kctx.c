@@ -1,10 +1,6 @@
 /* The kernel context's functions. */
 #include "op/kctx.h"
 
-#include "res/rdv.h"
-#include "res/res.h"
-#include "res/var.h"
-
 int trn_in_arg(const trn_kctx *k, const char *arg, int *count)
 {
     int first = 0, n = 0;
@@ -66,11 +62,6 @@ trn_err trn_out_forward(trn_tensor **out, trn_kctx *k, int i, int j, trn_dtype d
         return TRN_OK;
     }
     return trn_out_new(out, k, i, dtype, shape);
-}
-
-void trn_out_var(trn_kctx *k, int i, trn_var *var)
-{
-    k->out[i].var = trn_resource_ref(var);
 }
 
 int64_t trn_k_step_id(const trn_kctx *k)

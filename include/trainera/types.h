@@ -50,7 +50,8 @@ typedef struct trn_error trn_error;
 typedef trn_error *trn_err;
 #define TRN_OK ((trn_err)0)
 
-TRN_API trn_err trn_errorf(trn_code code, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE;
+TRN_API trn_err trn_errorf(trn_code code, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE
+    __attribute__((returns_nonnull));
 /* Puts `context` behind the message: "… | context". */
 TRN_API trn_err trn_err_wrap(TRN_OWN trn_err err, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE;
 TRN_API trn_err trn_err_copy(const trn_error *err) TRN_MUST_USE;
@@ -150,7 +151,8 @@ TRN_API size_t trn_tensor_bytes(const trn_tensor *t); /* in memory, without what
 TRN_API const void *trn_tensor_data(const trn_tensor *t);
 TRN_API void *trn_tensor_data_mut(trn_tensor *t); /* only while this is the only reference */
 
-/* Shorthands for constants and feeds. The data is copied. NULL only when memory is gone. */
+/* Shorthands for constants and feeds. The data is copied (of strings: an array of const char *). NULL only when memory is
+ * gone or dtype and dims make no tensor. */
 TRN_API trn_tensor *trn_tensor_from(trn_dtype dtype, int rank, const int64_t *dims, const void *data);
 TRN_API trn_tensor *trn_tensor_f32(float v);
 TRN_API trn_tensor *trn_tensor_f64(double v);
@@ -158,7 +160,7 @@ TRN_API trn_tensor *trn_tensor_i32(int32_t v);
 TRN_API trn_tensor *trn_tensor_i64(int64_t v);
 TRN_API trn_tensor *trn_tensor_bool(bool v);
 TRN_API trn_tensor *trn_tensor_str(const char *p, size_t n);
-/* Element i of a string tensor: bytes, not zero-terminated. */
+/* Element i of a string tensor: bytes, not zero-terminated; NULL when there is no such element. */
 TRN_API const char *trn_tensor_str_at(const trn_tensor *t, int64_t i, size_t *len);
 TRN_API trn_err trn_tensor_str_put(trn_tensor *t, int64_t i, const char *p, size_t n) TRN_MUST_USE;
 

@@ -27,8 +27,8 @@
 /* An error that merely follows from another task's failure; the first one that is not derived is what the client sees. */
 bool trn_err_is_derived(const trn_error *err);
 trn_err trn_err_set_derived(TRN_OWN trn_err err) TRN_MUST_USE;
-trn_err trn_err_oom(void) TRN_MUST_USE; /* static: reporting it cannot fail */
-trn_err trn_err_errno(int errno_value, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE;
+trn_err trn_err_oom(void) TRN_MUST_USE __attribute__((returns_nonnull)); /* static: reporting it cannot fail */
+trn_err trn_err_errno(int errno_value, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE __attribute__((returns_nonnull));
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 

@@ -170,12 +170,15 @@ char *trn_arena_strdup(trn_arena *a, const char *s) { return trn_arena_strndup(a
 
 char *trn_arena_printf(trn_arena *a, const char *fmt, ...)
 {
+    char small[256]; /* most are names: formatted once */
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vsnprintf(small, sizeof small, fmt, ap);
     va_end(ap);
     if (n < 0)
         n = 0;
+    if ((size_t)n < sizeof small)
+        return trn_arena_strndup(a, small, (size_t)n);
     char *p = trn_arena_alloc(a, (size_t)n + 1);
     va_start(ap, fmt);
     vsnprintf(p, (size_t)n + 1, fmt, ap);

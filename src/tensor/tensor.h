@@ -1,8 +1,8 @@
 /* Tensors: dtype + shape + a view on bytes. The public half is <trainera/types.h>.
  *
- * A small tensor's elements lie in the same allocation as its head (one malloc); a large one's lie in a trn_buf from the
- * pool, which is also what sockets receive into. Reshape and Identity share the buffer. A tensor is immutable once anybody
- * else can see it; a kernel may write in place exactly when trn_tensor_sole() holds.
+ * A small plain tensor's elements lie in the same allocation as its head (one malloc); all others lie in a trn_buf: plain
+ * ones from the pool, which is also what sockets receive into. Reshape and Identity share the buffer (small: copy).
+ * A tensor is immutable once anybody else can see it; a kernel may write in place exactly when trn_tensor_sole() holds.
  *
  * String elements are trn_str; resource elements are `trn_handle *`, variant elements `trn_variant *` (both counted, NULL allowed).
  */
@@ -69,10 +69,11 @@ typedef struct trn_variant {
 trn_variant *trn_variant_ref(trn_variant *v);
 void trn_variant_unref(trn_variant *v);
 
-/* dtype, shape and bytes of another tensor's buffer (or a piece of it); shares, never copies. `count` elements starting
- * at element `first` of `t` must lie inside it. */
+/* dtype and bytes of another tensor (or a piece of it) under another shape; shares the buffer, and copies only what lies
+ * behind a head. The shape's elements, starting at element `first` of `t`, must lie inside it. */
 trn_err trn_tensor_view(trn_tensor **out, const trn_tensor *t, int64_t first, const trn_shape *shape) TRN_MUST_USE;
-/* A tensor on bytes inside `buf` (counted by the tensor). Plain dtypes only; copies when `p` is not aligned for the dtype. */
+/* A tensor on bytes inside `buf` (counted by the tensor). Plain dtypes only; copies when `p` is not aligned for the
+ * dtype or the bytes fit behind the head. */
 trn_err trn_tensor_on_buf(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, trn_buf *buf, const void *p) TRN_MUST_USE;
 /* Same bits under another dtype of the same element size is the caller's business (Bitcast): view with this. */
 trn_err trn_tensor_bitcast(trn_tensor **out, const trn_tensor *t, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;

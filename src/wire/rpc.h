@@ -82,6 +82,8 @@ void trn_rpc_server_add(trn_rpc_server *s, const trn_rpc_method *methods, void *
 void trn_rpc_server_route(trn_rpc_server *s, const trn_http_route *r);
 /* host NULL or "": all interfaces, v4 and v6; "localhost": loopback v4 and v6. Port 0 picks one, the same for every address. `port_out` may be NULL. */
 trn_err trn_rpc_server_listen(trn_rpc_server *s, const char *host, int port, int *port_out) TRN_MUST_USE;
+/* Serves on a socket that listens already (inherited from a parent that chose the port); takes it over, also on error. */
+trn_err trn_rpc_server_listen_fd(trn_rpc_server *s, int fd, int *port_out) TRN_MUST_USE;
 /* Stops accepting, GOAWAY, waits up to `drain_ns` for open calls, closes everything. */
 void trn_rpc_server_close(trn_rpc_server *s, uint64_t drain_ns);
 

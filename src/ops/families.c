@@ -1,7 +1,8 @@
 /* Every family of ops. A new family is one line in each list. */
 #include "op/families.h"
 
-#define FAMILIES(X)
+#define FAMILIES(X)                                                                                                    \
+    X(trn_ops_random)
 
 #define X(name) extern const trn_op name[];
 FAMILIES(X)

@@ -97,7 +97,7 @@ static void flags(void **state)
     assert_true(trn_cluster_eq(c, e));
     expect_cluster(NULL, &d, "ps[0 [::1]:77] worker[0 w0:1, 1 w1:2] me=worker/1");
     expect_cluster(NULL, &e, "ps[0 p0:1] worker[0 w0:1, 1 w1:2] me=ps/0");
-    expect_error(trn_cluster_as(&e, c, "ps", 5), TRN_INTERNAL, "task 5 was not defined in job \"ps\"");
+    expect_error(trn_cluster_as(&e, c, "ps", 5), TRN_INVALID_ARGUMENT, "task 5 was not defined in job \"ps\"");
     expect_error(trn_cluster_with_address(&e, c, "ps", 0, "x"), TRN_INVALID_ARGUMENT, "no port");
     trn_cluster_unref(trn_cluster_ref(c));
     trn_cluster_unref(c);

@@ -344,7 +344,7 @@ static void server_def_errors(void **state)
         {PS "}", TRN_INVALID_ARGUMENT, "unexpected '}'"},
         {PS "x", TRN_INVALID_ARGUMENT, "':' or '{' is expected"},
         {"cluster { job { name: \"ps\" } job { name: \"ps\" } }", TRN_INVALID_ARGUMENT, "job 'ps' is defined twice"},
-        {"\x12\x02", TRN_INVALID_ARGUMENT, "cannot be parsed"},
+        {"\x12\x02", TRN_INVALID_ARGUMENT, "beyond the end"},
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_server_def d = {.port = -7};

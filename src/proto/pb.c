@@ -25,8 +25,7 @@ typedef struct walk {
 
 static const char *wire_name(int w)
 {
-    static const char *const names[] = {"varint",         "64-bit",       "length-delimited",
-                                        "start of group", "end of group", "32-bit"};
+    static const char *const names[] = {"varint", "64-bit", "length-delimited", "start of group", "end of group", "32-bit"};
     return (unsigned)w < TRN_COUNTOF(names) ? names[w] : "unknown";
 }
 
@@ -55,19 +54,14 @@ static int wire_of(ProtobufCType t)
 /* protobuf-c notes every field it scans before it parses it; the arena keeps these notes. */
 #define SCAN 48
 
-static bool take(walk *w, size_t n)
-{
-    return !__builtin_add_overflow(w->memory, n, &w->memory) && w->memory <= w->limit;
-}
+static bool take(walk *w, size_t n) { return !__builtin_add_overflow(w->memory, n, &w->memory) && w->memory <= w->limit; }
 
 static trn_err too_big(const ProtobufCMessageDescriptor *d)
 {
-    return trn_errorf(TRN_RESOURCE_EXHAUSTED, "%s: its bytes would unpack into more than %d times their size", d->name,
-                      MAX_GROWTH);
+    return trn_errorf(TRN_RESOURCE_EXHAUSTED, "%s: its bytes would unpack into more than %d times their size", d->name, MAX_GROWTH);
 }
 
-static trn_err check_packed(walk *w, const ProtobufCMessageDescriptor *d, const ProtobufCFieldDescriptor *f,
-                            const uint8_t *p, size_t n)
+static trn_err check_packed(walk *w, const ProtobufCMessageDescriptor *d, const ProtobufCFieldDescriptor *f, const uint8_t *p, size_t n)
 {
     int wire = wire_of(f->type);
     size_t count = 0;
@@ -79,8 +73,7 @@ static trn_err check_packed(walk *w, const ProtobufCMessageDescriptor *d, const 
     } else {
         size_t each = wire == TRN_PB_FIXED32 ? 4 : 8;
         if (n % each)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: %zu packed bytes are no multiple of %zu", d->name, f->name,
-                              n, each);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: %zu packed bytes are no multiple of %zu", d->name, f->name, n, each);
         count = n / each;
     }
     return take(w, count * SCALAR) ? TRN_OK : too_big(d);
@@ -110,8 +103,8 @@ static trn_err check_message(walk *w, const ProtobufCMessageDescriptor *d, const
             continue;
         }
         if (r.type != want)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u is sent as %s, not as %s", d->name, f->name,
-                              r.field, wire_name(r.type), wire_name(want));
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u is sent as %s, not as %s", d->name, f->name, r.field,
+                              wire_name(r.type), wire_name(want));
         if (repeated && !take(w, 16))
             return too_big(d);
         switch (f->type) {
@@ -129,8 +122,7 @@ static trn_err check_message(walk *w, const ProtobufCMessageDescriptor *d, const
             if (!repeated && i < 8 * sizeof seen) {
                 /* Merging is what protobuf-c would do, at a cost that grows with the square of the repetitions. */
                 if (seen[i / 64] >> (i % 64) & 1)
-                    return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u is there twice", d->name, f->name,
-                                      r.field);
+                    return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u is there twice", d->name, f->name, r.field);
                 seen[i / 64] |= (uint64_t)1 << (i % 64);
             }
             TRN_TRY(check_message(w, f->descriptor, r.b, r.n, depth + 1));
@@ -142,8 +134,8 @@ static trn_err check_message(walk *w, const ProtobufCMessageDescriptor *d, const
     }
     if (r.bad) {
         const ProtobufCFieldDescriptor *f = r.field ? protobuf_c_message_descriptor_get_field(d, r.field) : NULL;
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u, at byte %zu of %zu: %s", d->name,
-                          f ? f->name : "(unknown field)", r.field, (size_t)(r.p - p), n, r.why);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s.%s: field %u, at byte %zu of %zu: %s", d->name, f ? f->name : "(unknown field)",
+                          r.field, (size_t)(r.p - p), n, r.why);
     }
     return TRN_OK;
 }
@@ -156,8 +148,7 @@ trn_err trn_pb_check(const ProtobufCMessageDescriptor *d, const uint8_t *p, size
 
 /* ---- pack, unpack --------------------------------------------------------------------------------------------- */
 
-trn_err trn_pb_unpack(ProtobufCMessage **out, trn_arena *a, const ProtobufCMessageDescriptor *d, const uint8_t *p,
-                      size_t n)
+trn_err trn_pb_unpack(ProtobufCMessage **out, trn_arena *a, const ProtobufCMessageDescriptor *d, const uint8_t *p, size_t n)
 {
     static const uint8_t none[1];
     TRN_TRY(trn_pb_check(d, p ? p : none, n));

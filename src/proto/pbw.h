@@ -41,10 +41,7 @@ static inline void trn_pbw_raw_varint(trn_sb *s, uint64_t v)
     uint8_t b[TRN_PB_VARINT_MAX];
     trn_sb_add(s, b, trn_pbw_varint_to(b, v));
 }
-static inline void trn_pbw_tag(trn_sb *s, uint32_t field, int type)
-{
-    trn_pbw_raw_varint(s, (uint64_t)field << 3 | (uint64_t)type);
-}
+static inline void trn_pbw_tag(trn_sb *s, uint32_t field, int type) { trn_pbw_raw_varint(s, (uint64_t)field << 3 | (uint64_t)type); }
 static inline void trn_pbw_varint(trn_sb *s, uint32_t field, uint64_t v) /* proto3: zero is left out */
 {
     if (!v)
@@ -85,11 +82,11 @@ typedef struct trn_pbr {
     const uint8_t *p, *end;
     uint32_t field;
     int type;
-    uint64_t v;       /* VARINT, FIXED64, FIXED32 */
-    const uint8_t *b; /* BYTES */
+    uint64_t v;         /* VARINT, FIXED64, FIXED32 */
+    const uint8_t *b;   /* BYTES */
     size_t n;
-    bool bad;        /* truncated or malformed; next() has returned false */
-    const char *why; /* in words; NULL while not bad */
+    bool bad;           /* truncated or malformed; next() has returned false */
+    const char *why;    /* in words; NULL while not bad */
 } trn_pbr;
 
 static inline trn_pbr trn_pbr_init(const void *p, size_t n)

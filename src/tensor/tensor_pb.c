@@ -15,8 +15,7 @@ trn_err trn_shape_from_pb(trn_shape *out, const Tensorflow__TensorShapeProto *pb
         s.rank = -1;
     } else if (pb) {
         if (pb->n_dim > TRN_MAX_RANK)
-            return trn_errorf(TRN_UNIMPLEMENTED, "shapes of rank %zu are not supported; the most is %d", pb->n_dim,
-                              TRN_MAX_RANK);
+            return trn_errorf(TRN_UNIMPLEMENTED, "shapes of rank %zu are not supported; the most is %d", pb->n_dim, TRN_MAX_RANK);
         s.rank = (int32_t)pb->n_dim;
         for (size_t i = 0; i < pb->n_dim; i++) {
             if (pb->dim[i]->size < -1)
@@ -101,8 +100,7 @@ Tensorflow__ResourceHandleProto *trn_handle_to_pb(trn_arena *a, const trn_handle
 static trn_err list_error(const trn_tensor *t, const char *what)
 {
     char shape[TRN_SHAPE_TEXT];
-    return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s: %s", trn_dtype_name(t->dtype),
-                      trn_shape_text(shape, &t->shape), what);
+    return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s: %s", trn_dtype_name(t->dtype), trn_shape_text(shape, &t->shape), what);
 }
 
 static trn_err handle_from_bytes(trn_handle **out, const uint8_t *p, size_t n)
@@ -149,11 +147,11 @@ trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_sha
         return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors cannot be sent between tasks");
     /* Before anything is allocated: every element, also an empty string, takes a byte at least. */
     if (plain && (__builtin_mul_overflow((size_t)count, size, &bytes) || bytes != n))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s has %zu bytes, not %lld times %zu",
-                          trn_dtype_name(dtype), trn_shape_text(text, shape), n, (long long)count, size);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s has %zu bytes, not %lld times %zu", trn_dtype_name(dtype),
+                          trn_shape_text(text, shape), n, (long long)count, size);
     if (!plain && size && (uint64_t)count > n)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s has %zu bytes: too few for %lld elements",
-                          trn_dtype_name(dtype), trn_shape_text(text, shape), n, (long long)count);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s has %zu bytes: too few for %lld elements", trn_dtype_name(dtype),
+                          trn_shape_text(text, shape), n, (long long)count);
     trn_tensor *t;
     TRN_TRY(trn_tensor_new(&t, dtype, shape));
     if (!plain) {
@@ -252,8 +250,7 @@ static trn_err values_of(size_t *n, size_t *per, const Tensorflow__TensorProto *
     case TRN_VARIANT:
         *n = pb->n_variant_val;
         if (*n)
-            return trn_errorf(TRN_UNIMPLEMENTED,
-                              "variant tensors cannot be sent between tasks (the message holds a %s)",
+            return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors cannot be sent between tasks (the message holds a %s)",
                               pb->variant_val[0]->type_name);
         break;
     default: /* int32 and all that is smaller */
@@ -317,8 +314,7 @@ static trn_err put_values(trn_tensor *t, const Tensorflow__TensorProto *pb, size
         break;
     case TRN_STRING:
         for (size_t i = 0; i < n; i++)
-            TRN_TRY(
-                trn_str_set(TRN_DATA_MUT(t, trn_str) + i, (const char *)pb->string_val[i].data, pb->string_val[i].len));
+            TRN_TRY(trn_str_set(TRN_DATA_MUT(t, trn_str) + i, (const char *)pb->string_val[i].data, pb->string_val[i].len));
         break;
     case TRN_RESOURCE:
         for (size_t i = 0; i < n; i++)
@@ -360,12 +356,9 @@ static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *s
         return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor of shape %s has %lld elements; the message holds %zu values",
                           trn_shape_text(text, shape), (long long)count, n);
     /* A few bytes may stand for many: they must not take all memory. */
-    size_t last = dtype == TRN_STRING && n && pb->string_val[n - 1].len > sizeof(((trn_str *)0)->in)
-                      ? pb->string_val[n - 1].len
-                      : 0;
+    size_t last = dtype == TRN_STRING && n && pb->string_val[n - 1].len > sizeof(((trn_str *)0)->in) ? pb->string_val[n - 1].len : 0;
     if (__builtin_mul_overflow((size_t)count, size + last, &bytes) || (bytes > TRN_PB_FILL_MAX && n < (size_t)count))
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED,
-                          "a tensor of shape %s and type %s from %zu values: over the limit of %zu bytes",
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "a tensor of shape %s and type %s from %zu values: over the limit of %zu bytes",
                           trn_shape_text(text, shape), trn_dtype_name(dtype), n, TRN_PB_FILL_MAX);
     trn_tensor *t;
     TRN_TRY(trn_tensor_new(&t, dtype, shape));
@@ -391,8 +384,7 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
     trn_shape shape;
     TRN_TRY(trn_shape_from_pb(&shape, pb->tensor_shape));
     if (trn_dtype_is_ref(dtype) || !trn_dtype_size(dtype))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor message has dtype %d (%s)", (int)dtype,
-                          trn_dtype_name(dtype));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor message has dtype %d (%s)", (int)dtype, trn_dtype_name(dtype));
     if (pb->tensor_content.len)
         return trn_tensor_from_content(out, dtype, &shape, pb->tensor_content.data, pb->tensor_content.len);
     return from_values(out, dtype, &shape, pb);

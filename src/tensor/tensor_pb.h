@@ -16,8 +16,7 @@
 trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
 /* The same from the bytes of tensor_content: elements as they lie in memory; for strings and handles (as messages) all lengths as
  * varints, then all bytes. */
-trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p,
-                                size_t n) TRN_MUST_USE;
+trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p, size_t n) TRN_MUST_USE;
 
 /* Plain bytes are not copied: the message must not outlive the tensor. Strings go as string_val. NULL for variants. */
 Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t);

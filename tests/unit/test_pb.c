@@ -17,8 +17,7 @@ static void fails(trn_err e, trn_code code, const char *part)
 {
     assert_non_null(e);
     if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
-        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e),
-                 trn_code_name(code), part);
+        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e), trn_code_name(code), part);
     trn_err_free(e);
 }
 
@@ -73,27 +72,24 @@ static void round_trip(void **state)
 
 static void malformed(void **state)
 {
-    BAD(GRAPH, "\x0a", "varint");              /* a tag, no length */
-    BAD(GRAPH, "\x0a\x05zz", "GraphDef.node"); /* longer than the message */
+    BAD(GRAPH, "\x0a", "varint");                      /* a tag, no length */
+    BAD(GRAPH, "\x0a\x05zz", "GraphDef.node");         /* longer than the message */
     BAD(GRAPH, "\x0a\x05zz", "beyond");
     BAD(GRAPH, "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "beyond");
     BAD(GRAPH, "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "more than 10 bytes");
     BAD(GRAPH, "\x08\x01", "GraphDef.node: field 1 is sent as varint");
-    BAD(GRAPH, "\x0a\x02\x0a\x05", "NodeDef.name"); /* inside a node */
+    BAD(GRAPH, "\x0a\x02\x0a\x05", "NodeDef.name");    /* inside a node */
     BAD(GRAPH, "\x0b", "groups");
     BAD(GRAPH, "\x0f", "groups");
     BAD(GRAPH, "\x00\x00", "number");
     BAD(GRAPH, "\x80\x80\x80\x80\x80\x80\x01", "number");
     BAD(GRAPH, "\xff\xff", "end inside a varint");
-    BAD(GRAPH, "\xf9\x07zzzz", "(unknown field)"); /* field 127, 8 bytes announced, 4 there */
-    BAD(GRAPH,
-        "\x0a\x05\x0a\x03"
-        "a\0b",
-        "zero byte");                              /* NodeDef.name */
-    BAD(GRAPH, "\x22\x00\x22\x00", "twice");       /* GraphDef.versions */
-    BAD(TENSOR, "\x2a\x05zzzzz", "multiple of 4"); /* packed floats */
-    BAD(TENSOR, "\x3a\x02\x01\x80", "varint");     /* packed ints */
-    BAD(TENSOR, "\x2d\x01\x02", "32-bit");         /* one float, unpacked */
+    BAD(GRAPH, "\xf9\x07zzzz", "(unknown field)");     /* field 127, 8 bytes announced, 4 there */
+    BAD(GRAPH, "\x0a\x05\x0a\x03" "a\0b", "zero byte"); /* NodeDef.name */
+    BAD(GRAPH, "\x22\x00\x22\x00", "twice");           /* GraphDef.versions */
+    BAD(TENSOR, "\x2a\x05zzzzz", "multiple of 4");     /* packed floats */
+    BAD(TENSOR, "\x3a\x02\x01\x80", "varint");         /* packed ints */
+    BAD(TENSOR, "\x2d\x01\x02", "32-bit");             /* one float, unpacked */
     BAD(TENSOR, "\x18\x80", "varint");
 
     trn_arena *a = trn_arena_new();

@@ -26,8 +26,7 @@ static void fails(trn_err e, trn_code code, const char *part)
 {
     assert_non_null(e);
     if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
-        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e),
-                 trn_code_name(code), part);
+        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e), trn_code_name(code), part);
     trn_err_free(e);
 }
 
@@ -177,10 +176,8 @@ static void refused(void **state)
     fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x01\x02zz", 4), TRN_INVALID_ARGUMENT, "beyond");
     fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x01\x01zzz", 5), TRN_INVALID_ARGUMENT, "left over");
     fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x81\x81", 2), TRN_INVALID_ARGUMENT, "varint");
-    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01z", 12),
-          TRN_INVALID_ARGUMENT, "beyond");
-    fails(trn_tensor_from_content(&t, TRN_RESOURCE, &two, "\x01\x01zz", 4), TRN_INVALID_ARGUMENT,
-          "ResourceHandleProto");
+    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01z", 12), TRN_INVALID_ARGUMENT, "beyond");
+    fails(trn_tensor_from_content(&t, TRN_RESOURCE, &two, "\x01\x01zz", 4), TRN_INVALID_ARGUMENT, "ResourceHandleProto");
     fails(trn_tensor_from_content(&t, TRN_VARIANT, &two, "zz", 2), TRN_UNIMPLEMENTED, "variant");
     trn_arena_free(a);
 }
@@ -199,8 +196,7 @@ static void bools_are_bools(void **state)
 static void shapes(void **state)
 {
     trn_arena *a = trn_arena_new();
-    trn_shape out,
-        in[] = {trn_shape_scalar(), trn_shape_unknown(), trn_shape_of(3, (int64_t)-1, (int64_t)0, INT64_C(1) << 40)};
+    trn_shape out, in[] = {trn_shape_scalar(), trn_shape_unknown(), trn_shape_of(3, (int64_t)-1, (int64_t)0, INT64_C(1) << 40)};
     for (size_t i = 0; i < TRN_COUNTOF(in); i++) {
         Tensorflow__TensorShapeProto *pb = trn_shape_to_pb(a, &in[i]), *back;
         size_t n;
@@ -313,8 +309,8 @@ static void broken_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden), cmocka_unit_test(refused), cmocka_unit_test(bools_are_bools),
-        cmocka_unit_test(shapes), cmocka_unit_test(handles), cmocka_unit_test(broken_bytes),
+        cmocka_unit_test(golden),  cmocka_unit_test(refused), cmocka_unit_test(bools_are_bools),
+        cmocka_unit_test(shapes),  cmocka_unit_test(handles), cmocka_unit_test(broken_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,9 @@
 #include "op/families.h"
 
 #define FAMILIES(X)                                                                                                    \
-    X(trn_ops_random)
+    X(trn_ops_compare)                                                                                                 \
+    X(trn_ops_math_binary)                                                                                             \
+    X(trn_ops_math_unary)
 
 #define X(name) extern const trn_op name[];
 FAMILIES(X)

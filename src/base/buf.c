@@ -41,7 +41,7 @@
 /* Our own buffers; `b` comes first, so a trn_buf without `release` is one of these. */
 typedef struct own {
     trn_buf b;
-    int cls;     /* -1: small, head and bytes in one malloc */
+    int cls;          /* -1: small, head and bytes in one malloc */
     struct own *next; /* on its class's list while cached */
 } own;
 _Static_assert(sizeof(own) <= SMALL_HEAD, "a small buffer's bytes start 64 bytes behind its head");

@@ -30,7 +30,8 @@ static trn_error *error_alloc(trn_code code, size_t len)
 }
 
 /* head + sep + formatted text + tail; any of head, sep, tail may be "". */
-static trn_err error_build(trn_code code, const char *head, const char *sep, const char *tail, const char *fmt, va_list ap)
+static trn_err error_build(trn_code code, const char *head, const char *sep, const char *tail, const char *fmt,
+                           va_list ap)
 {
     va_list again;
     va_copy(again, ap);
@@ -191,9 +192,10 @@ trn_err trn_err_set_derived(trn_err err)
 const char *trn_code_name(trn_code code)
 {
     static const char *const names[] = {
-        "OK",           "Cancelled",        "Unknown",           "InvalidArgument",    "DeadlineExceeded", "NotFound",
-        "AlreadyExists", "PermissionDenied", "ResourceExhausted", "FailedPrecondition", "Aborted",          "OutOfRange",
-        "Unimplemented", "Internal",        "Unavailable",       "DataLoss",           "Unauthenticated",
+        "OK",       "Cancelled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+        "NotFound", "AlreadyExists",   "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+        "Aborted",  "OutOfRange",      "Unimplemented",    "Internal",          "Unavailable",
+        "DataLoss", "Unauthenticated",
     };
     return (size_t)code < TRN_COUNTOF(names) ? names[code] : "Unknown";
 }

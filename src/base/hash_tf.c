@@ -29,7 +29,4 @@ uint64_t trn_hash64_tf(const void *data, size_t n)
     return h;
 }
 
-uint64_t trn_hash64_tf_combine(uint64_t a, uint64_t b)
-{
-    return a ^ (b + 0x9e3779b97f4a7800u + (a << 10) + (a >> 4));
-}
+uint64_t trn_hash64_tf_combine(uint64_t a, uint64_t b) { return a ^ (b + 0x9e3779b97f4a7800u + (a << 10) + (a >> 4)); }

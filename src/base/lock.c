@@ -17,8 +17,8 @@ static void check_order(const trn_mutex *m)
     for (int i = 0; i < held.n; i++) {
         if (held.m[i]->rank < m->rank)
             continue;
-        fprintf(stderr, "trainera: lock order: rank %d (%p) taken while holding rank %d (%p)\n", m->rank, (const void *)m,
-                held.m[i]->rank, (const void *)held.m[i]);
+        fprintf(stderr, "trainera: lock order: rank %d (%p) taken while holding rank %d (%p)\n", m->rank,
+                (const void *)m, held.m[i]->rank, (const void *)held.m[i]);
         abort();
     }
     if (held.n == MAX_HELD) {
@@ -39,7 +39,8 @@ static void note_given(const trn_mutex *m)
             held.m[i] = held.m[i + 1];
         return;
     }
-    fprintf(stderr, "trainera: rank %d lock (%p) released by a thread that does not hold it\n", m->rank, (const void *)m);
+    fprintf(stderr, "trainera: rank %d lock (%p) released by a thread that does not hold it\n", m->rank,
+            (const void *)m);
     abort();
 }
 #else

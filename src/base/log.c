@@ -73,7 +73,8 @@ void trn_log(trn_log_level l, const char *module, const char *fmt, ...)
     pthread_mutex_lock(&task_mu);
     memcpy(who, task, sizeof who);
     pthread_mutex_unlock(&task_mu);
-    n += (size_t)snprintf(line + n, cap - n, ".%03ld %c %s%s%.64s: ", ts.tv_nsec / 1000000, "DIWE"[l], who, *who ? " " : "", module);
+    n += (size_t)snprintf(line + n, cap - n, ".%03ld %c %s%s%.64s: ", ts.tv_nsec / 1000000, "DIWE"[l], who,
+                          *who ? " " : "", module);
 
     va_list ap, again;
     va_start(ap, fmt);

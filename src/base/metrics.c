@@ -27,7 +27,7 @@ typedef struct metric {
 
 static pthread_mutex_t page_mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t reg_mu = PTHREAD_MUTEX_INITIALIZER; /* inside page_mu */
-static metric **all;                                        /* under reg_mu */
+static metric **all;                                       /* under reg_mu */
 static size_t n_all, cap_all;
 
 static metric *metric_new(kind k, const char *name, const char *help)

@@ -304,9 +304,8 @@ const trn_cluster_task *trn_cluster_task_find(const trn_cluster *c, const char *
     return NULL;
 }
 
-/* A copy with one address replaced (task NULL: none) and another self (own_job NULL: the same). */
-static trn_err copy(trn_cluster **out, const trn_cluster *c, const trn_cluster_task *task, const char *address, const char *own_job,
-                    int32_t own_task)
+/* A copy with one address replaced (task NULL: none) and the same self. Order and checks hold already. */
+static trn_err copy(trn_cluster **out, const trn_cluster *c, const trn_cluster_task *task, const char *address)
 {
     trn_cluster_builder b = {.lenient = true};
     trn_err err = TRN_OK;
@@ -315,25 +314,35 @@ static trn_err copy(trn_cluster **out, const trn_cluster *c, const trn_cluster_t
             const trn_cluster_task *t = &c->jobs[i].tasks[k];
             err = trn_cluster_builder_add(&b, c->jobs[i].name, t->index, t == task ? address : t->address);
         }
-    if (!err && own_job)
-        err = trn_cluster_builder_own(&b, own_job, own_task);
-    else if (!err && c->own_job)
-        err = trn_cluster_builder_own(&b, c->own_job, c->own_task);
-    if (err) {
-        trn_cluster_builder_fini(&b);
-        return err;
-    }
-    return trn_cluster_builder_finish(out, &b);
+    trn_cluster *d = err ? NULL : build(&b);
+    if (!err && c->own_job)
+        err = set_own(d, c->own_job, c->own_task, false);
+    trn_cluster_builder_fini(&b);
+    if (err)
+        trn_cluster_unref(d);
+    else
+        *out = d;
+    return err;
 }
 
-trn_err trn_cluster_as(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task) { return copy(out, c, NULL, NULL, job, task); }
+trn_err trn_cluster_as(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task)
+{
+    trn_cluster *d;
+    TRN_TRY(copy(&d, c, NULL, NULL));
+    trn_err err = set_own(d, job, task, false);
+    if (err)
+        trn_cluster_unref(d);
+    else
+        *out = d;
+    return err;
+}
 
 trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task, const char *address)
 {
     const trn_cluster_task *t = trn_cluster_task_find(c, job, task);
     if (!t)
         return trn_errorf(TRN_INTERNAL, "there is no /job:%s/task:%d in the cluster", job, task);
-    return copy(out, c, t, address, NULL, -1);
+    return copy(out, c, t, address);
 }
 
 bool trn_cluster_eq(const trn_cluster *a, const trn_cluster *b)

@@ -45,7 +45,7 @@ void trn_cluster_unref(TRN_OWN trn_cluster *c); /* NULL is fine */
 
 const trn_cluster_job *trn_cluster_job_find(const trn_cluster *c, const char *job);
 const trn_cluster_task *trn_cluster_task_find(const trn_cluster *c, const char *job, int32_t index);
-/* The same members with another self; the task must exist. */
+/* The same members with another self, which must be one of them. */
 trn_err trn_cluster_as(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task) TRN_MUST_USE;
 /* The same members with one address replaced: a task that asked for port 0 knows its own now. */
 trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task, const char *address) TRN_MUST_USE;

@@ -1,7 +1,8 @@
-/* tensorflow.ClusterDef and tensorflow.ServerDef, binary and text. Neither type contains itself, so unpacking cannot nest deeply. */
+/* tensorflow.ClusterDef and tensorflow.ServerDef, binary and text. */
 #include <stdlib.h>
 
 #include "cluster/cluster.h"
+#include "proto/pb.h"
 #include "proto/tensorflow.pb-c.h"
 #include "proto/textproto.h"
 
@@ -31,17 +32,18 @@ trn_err trn_cluster_from_def(trn_cluster **out, const void *p, size_t n)
 {
     if (n > MAX_DEF)
         return too_big("ClusterDef", n);
-    Tensorflow__ClusterDef *def = tensorflow__cluster_def__unpack(NULL, n, p);
-    if (!def)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "the ClusterDef cannot be parsed");
+    trn_arena *a = trn_arena_new();
+    Tensorflow__ClusterDef *def;
     trn_cluster_builder b = {.lenient = true};
-    trn_err err = add_def(&b, def);
-    tensorflow__cluster_def__free_unpacked(def, NULL);
-    if (err) {
+    trn_err err = TRN_PB_UNPACK(&def, a, tensorflow__cluster_def__descriptor, p, n);
+    if (!err)
+        err = add_def(&b, def);
+    if (err)
         trn_cluster_builder_fini(&b);
-        return err;
-    }
-    return trn_cluster_builder_finish(out, &b);
+    else
+        err = trn_cluster_builder_finish(out, &b);
+    trn_arena_free(a);
+    return err;
 }
 
 void trn_cluster_to_def(trn_sb *out, const trn_cluster *c)
@@ -64,10 +66,7 @@ void trn_cluster_to_def(trn_sb *out, const trn_cluster *c)
             t->value = (char *)j->tasks[k].address;
         }
     }
-    size_t n = tensorflow__cluster_def__get_packed_size(&def);
-    uint8_t *bytes = trn_arena_alloc(a, n + 1);
-    tensorflow__cluster_def__pack(&def, bytes);
-    trn_sb_add(out, bytes, n);
+    trn_pb_pack(out, &def.base);
     trn_arena_free(a);
 }
 
@@ -139,28 +138,31 @@ static trn_err take_def(trn_server_def *out, const Tensorflow__ServerDef *def)
     return trn_cluster_builder_finish(&out->cluster, &b);
 }
 
+static trn_err read_def(trn_server_def *out, trn_arena *a, const void *p, size_t n)
+{
+    trn_sb bytes = {0};
+    trn_err err = TRN_OK;
+    if (looks_like_text(p, n)) {
+        if ((err = trn_textproto_encode(&bytes, &tensorflow__server_def__descriptor, p, n)))
+            err = trn_err_wrap(err, "read as text");
+        p = bytes.p ? bytes.p : "";
+        n = bytes.n;
+    }
+    Tensorflow__ServerDef *def;
+    if (!err)
+        err = TRN_PB_UNPACK(&def, a, tensorflow__server_def__descriptor, p, n);
+    trn_sb_fini(&bytes);
+    return err ? err : take_def(out, def);
+}
+
 trn_err trn_server_def_read(trn_server_def *out, const void *p, size_t n)
 {
     if (n > MAX_DEF)
         return too_big("ServerDef", n);
-    Tensorflow__ServerDef *def;
-    if (looks_like_text(p, n)) {
-        trn_sb bytes = {0};
-        trn_err err = trn_textproto_encode(&bytes, &tensorflow__server_def__descriptor, p, n);
-        if (err) {
-            trn_sb_fini(&bytes);
-            return trn_err_wrap(err, "reading the ServerDef as text");
-        }
-        def = tensorflow__server_def__unpack(NULL, bytes.n, (const uint8_t *)bytes.p);
-        trn_sb_fini(&bytes);
-    } else {
-        def = tensorflow__server_def__unpack(NULL, n, p);
-    }
-    if (!def)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "the ServerDef cannot be parsed");
+    trn_arena *a = trn_arena_new();
     trn_server_def d = {0};
-    trn_err err = take_def(&d, def);
-    tensorflow__server_def__free_unpacked(def, NULL);
+    trn_err err = read_def(&d, a, p, n);
+    trn_arena_free(a);
     if (err) {
         trn_server_def_fini(&d);
         return trn_err_wrap(err, "ServerDef");

@@ -31,6 +31,8 @@ typedef struct trn_graph {
     trn_map *by_name;
     trn_funclib *lib; /* counted, shared with copies */
     int producer, min_consumer;
+    struct trn_gstore *store; /* owns the arena; shared with copies, which read strings, types and attr values in it */
+    int uniq;
 } trn_graph;
 
 trn_graph *trn_graph_new(trn_funclib *lib_or_null);
@@ -48,14 +50,16 @@ Tensorflow__GraphDef *trn_graph_export(trn_arena *a, const trn_graph *g);
 trn_err trn_attr_from_pb(trn_attr *out, trn_arena *a, const char *name, const Tensorflow__AttrValue *pb) TRN_MUST_USE;
 Tensorflow__AttrValue *trn_attr_to_pb(trn_arena *a, const trn_attr *attr);
 
-/* Building: name must be new (trn_graph_unique_name). attrs are copied; inputs as edges. */
+/* Building: name must be new (trn_graph_unique_name). attrs are copied; inputs as edges. An input from node -1 is set later by the caller (back edges). */
 trn_err trn_graph_add(trn_gnode **out, trn_graph *g, const char *op, const char *name, const char *device, const trn_attr *attrs, int n_attrs,
                       const trn_edge *in, int n_in) TRN_MUST_USE;
 const char *trn_graph_unique_name(trn_graph *g, const char *base);
 void trn_graph_add_ctl(trn_graph *g, trn_gnode *to, int from);
 void trn_graph_remove(trn_graph *g, int id); /* caller has rewired its users */
 void trn_graph_compact(trn_graph *g);        /* drops the holes, renumbers */
-trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep); /* keep[id], NULL: all; dangling inputs must not exist */
+/* keep[id], NULL: all; dangling inputs must not exist. Without holes. The copy may outlive g; it shares n.name, n.device, types and attr values, so change those
+ * by pointing elsewhere, never in place. */
+trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep);
 /* Ids in an order in which inputs come first (back edges into Merge ignored). Returns how many; order has room for g->n. */
 int trn_graph_topo(const trn_graph *g, int *order);
 

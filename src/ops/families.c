@@ -4,7 +4,9 @@
 #define FAMILIES(X)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_math_binary)                                                                                             \
-    X(trn_ops_math_unary)
+    X(trn_ops_math_unary)                                                                                              \
+    X(trn_ops_random)                                                                                                  \
+    /* one line each, above this one */
 
 #define X(name) extern const trn_op name[];
 FAMILIES(X)

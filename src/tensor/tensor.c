@@ -42,8 +42,8 @@ static trn_err elems_new(trn_buf **out, trn_dtype dtype, int64_t count, size_t b
     size_t len = (sizeof(elems) + bytes + 63) & ~(size_t)63;
     elems *e = len > bytes ? aligned_alloc(64, len) : NULL;
     if (!e)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "out of memory: %lld elements of type %s do not fit", (long long)count,
-                          trn_dtype_name(dtype));
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "out of memory: %lld elements of type %s do not fit",
+                          (long long)count, trn_dtype_name(dtype));
     *e = (elems){.b = {.size = bytes, .data = e->data, .release = elems_release}, .dtype = dtype, .count = count};
     atomic_init(&e->b.ref, 1);
     memset(e->data, 0, bytes);
@@ -71,7 +71,8 @@ static trn_err check(int64_t *count, size_t *bytes, trn_dtype dtype, const trn_s
 {
     size_t size = trn_dtype_is_ref(dtype) ? 0 : trn_dtype_size(dtype);
     if (TRN_UNLIKELY(!size))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor cannot have dtype %d (%s)", (int)dtype, trn_dtype_name(dtype));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor cannot have dtype %d (%s)", (int)dtype,
+                          trn_dtype_name(dtype));
     TRN_TRY(trn_shape_count(count, shape));
     if (TRN_UNLIKELY(__builtin_mul_overflow((size_t)*count, size, bytes) || *bytes > (size_t)1 << 62)) {
         char text[TRN_SHAPE_TEXT];
@@ -137,7 +138,8 @@ void *trn_tensor_data_mut(trn_tensor *t) { return t->data; }
 /* ---- sharing -------------------------------------------------------------------------------------------------- */
 
 /* `bytes` at `p` under a new head: on t's buffer, or copied when they lie behind t's head. */
-static trn_err share(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, int64_t count, size_t bytes, trn_buf *buf, void *p)
+static trn_err share(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, int64_t count, size_t bytes,
+                     trn_buf *buf, void *p)
 {
     trn_tensor *v = head_new(dtype, shape, count, buf ? 0 : bytes);
     if (TRN_UNLIKELY(!v))
@@ -159,10 +161,12 @@ trn_err trn_tensor_view(trn_tensor **out, const trn_tensor *t, int64_t first, co
     TRN_TRY(check(&count, &bytes, t->dtype, shape));
     if (first < 0 || count > t->count || first > t->count - count) {
         char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
-        return trn_errorf(TRN_INVALID_ARGUMENT, "a view of shape %s from element %lld on does not lie in a tensor of shape %s",
+        return trn_errorf(TRN_INVALID_ARGUMENT,
+                          "a view of shape %s from element %lld on does not lie in a tensor of shape %s",
                           trn_shape_text(a, shape), (long long)first, trn_shape_text(b, &t->shape));
     }
-    return share(out, t->dtype, shape, count, bytes, t->buf, (char *)t->data + (size_t)first * trn_dtype_size(t->dtype));
+    return share(out, t->dtype, shape, count, bytes, t->buf,
+                 (char *)t->data + (size_t)first * trn_dtype_size(t->dtype));
 }
 
 trn_err trn_tensor_bitcast(trn_tensor **out, const trn_tensor *t, trn_dtype dtype, const trn_shape *shape)
@@ -171,11 +175,13 @@ trn_err trn_tensor_bitcast(trn_tensor **out, const trn_tensor *t, trn_dtype dtyp
     size_t bytes;
     TRN_TRY(check(&count, &bytes, dtype, shape));
     if (dtype != t->dtype && (!trn_dtype_is_plain(dtype) || !trn_dtype_is_plain(t->dtype)))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "type %s cannot be taken for type %s", trn_dtype_name(t->dtype), trn_dtype_name(dtype));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "type %s cannot be taken for type %s", trn_dtype_name(t->dtype),
+                          trn_dtype_name(dtype));
     if (bytes != trn_tensor_bytes(t)) {
         char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
         return trn_errorf(TRN_INVALID_ARGUMENT, "%s%s has %zu bytes, %s%s has %zu", trn_dtype_name(t->dtype),
-                          trn_shape_text(a, &t->shape), trn_tensor_bytes(t), trn_dtype_name(dtype), trn_shape_text(b, shape), bytes);
+                          trn_shape_text(a, &t->shape), trn_tensor_bytes(t), trn_dtype_name(dtype),
+                          trn_shape_text(b, shape), bytes);
     }
     return share(out, dtype, shape, count, bytes, t->buf, t->data);
 }
@@ -190,8 +196,8 @@ trn_err trn_tensor_on_buf(trn_tensor **out, trn_dtype dtype, const trn_shape *sh
     uintptr_t lo = (uintptr_t)buf->data, at = (uintptr_t)p;
     if (at < lo || at - lo > buf->size || bytes > buf->size - (at - lo)) {
         char text[TRN_SHAPE_TEXT];
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s%s needs %zu bytes; the buffer of %zu does not hold them", trn_dtype_name(dtype),
-                          trn_shape_text(text, shape), bytes, buf->size);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s%s needs %zu bytes; the buffer of %zu does not hold them",
+                          trn_dtype_name(dtype), trn_shape_text(text, shape), bytes, buf->size);
     }
     /* Small ones are copied: a scalar must not keep a whole message alive. */
     if (bytes <= TRN_TENSOR_INLINE)
@@ -229,11 +235,13 @@ static trn_err elem_copy(trn_dtype dtype, void *dst, int64_t i, const void *src,
 trn_err trn_tensor_copy_elems(trn_tensor *dst, int64_t dst_at, const trn_tensor *src, int64_t src_at, int64_t n)
 {
     if (dst->dtype != src->dtype)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "cannot copy elements of type %s over type %s", trn_dtype_name(src->dtype),
-                          trn_dtype_name(dst->dtype));
-    if (n < 0 || dst_at < 0 || src_at < 0 || n > dst->count || n > src->count || dst_at > dst->count - n || src_at > src->count - n)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "cannot copy %lld elements from %lld of %lld to %lld of %lld", (long long)n,
-                          (long long)src_at, (long long)src->count, (long long)dst_at, (long long)dst->count);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "cannot copy elements of type %s over type %s",
+                          trn_dtype_name(src->dtype), trn_dtype_name(dst->dtype));
+    if (n < 0 || dst_at < 0 || src_at < 0 || n > dst->count || n > src->count || dst_at > dst->count - n ||
+        src_at > src->count - n)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "cannot copy %lld elements from %lld of %lld to %lld of %lld",
+                          (long long)n, (long long)src_at, (long long)src->count, (long long)dst_at,
+                          (long long)dst->count);
     size_t size = trn_dtype_size(dst->dtype);
     char *d = (char *)dst->data + (size_t)dst_at * size;
     const char *s = (const char *)src->data + (size_t)src_at * size;
@@ -341,7 +349,8 @@ const char *trn_tensor_str_at(const trn_tensor *t, int64_t i, size_t *len)
 trn_err trn_tensor_str_put(trn_tensor *t, int64_t i, const char *p, size_t n)
 {
     if (t->dtype != TRN_STRING)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "a string does not fit into a tensor of type %s", trn_dtype_name(t->dtype));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "a string does not fit into a tensor of type %s",
+                          trn_dtype_name(t->dtype));
     if (i < 0 || i >= t->count)
         return trn_errorf(TRN_OUT_OF_RANGE, "element %lld of a tensor with %lld", (long long)i, (long long)t->count);
     return trn_str_set(TRN_DATA_MUT(t, trn_str) + i, p, n);

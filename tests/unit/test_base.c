@@ -140,7 +140,8 @@ static trn_buf *buf_of(size_t n)
 
 static void buf_sizes(void **state)
 {
-    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 65535, 65536, 65537, 81920, 81921, 1 << 20, (1 << 20) + 1, 5 << 20};
+    static const size_t sizes[] = {0,     1,     63,    64,    65,      4096,          65535,
+                                   65536, 65537, 81920, 81921, 1 << 20, (1 << 20) + 1, 5 << 20};
     for (size_t i = 0; i < TRN_COUNTOF(sizes); i++) {
         trn_buf *b = buf_of(sizes[i]);
         if (sizes[i]) {
@@ -409,6 +410,42 @@ static void log_lines(void **state)
     free(t);
 }
 
+static void *log_worker(void *arg)
+{
+    for (int i = 0; i < 50; i++) {
+        trn_log_set_task(i % 2 ? "worker/1" : "worker/22");
+        trn_log(TRN_LOG_INFO, "mt", "thread %d says %d and no more", (int)(intptr_t)arg, i);
+    }
+    return NULL;
+}
+
+static void say_together(void)
+{
+    pthread_t t[4];
+    for (intptr_t i = 0; i < 4; i++)
+        pthread_create(&t[i], NULL, log_worker, (void *)i);
+    for (int i = 0; i < 4; i++)
+        pthread_join(t[i], NULL);
+    trn_log_set_task(NULL);
+}
+
+/* Lines of threads do not mix. */
+static void log_threads(void **state)
+{
+    char *t = log_of(say_together);
+    int lines = 0;
+    for (char *save, *l = strtok_r(t, "\n", &save); l; l = strtok_r(NULL, "\n", &save), lines++) {
+        char who[20];
+        int thread, i, end = 0;
+        assert_int_equal(sscanf(l + 23, " I worker/%10s mt: thread %d says %d and no more%n", who, &thread, &i, &end),
+                         3);
+        assert_int_equal(strlen(l), 23 + end);
+        assert_true(strcmp(who, "1") == 0 || strcmp(who, "22") == 0);
+    }
+    assert_int_equal(lines, 200);
+    free(t);
+}
+
 /* ---- clock, locks --------------------------------------------------------------------------------------------- */
 
 static void clock_random(void **state)
@@ -470,11 +507,13 @@ static void metrics(void **state)
     trn_metrics_text(&s);
     assert_non_null(strstr(s.p, "# HELP trainera_t_calls_total Calls.\\nMore\n# TYPE trainera_t_calls_total counter\n"
                                 "trainera_t_calls_total{method=\"A\"} 3\ntrainera_t_calls_total{method=\"B\"} 4\n"));
-    assert_non_null(strstr(s.p, "# TYPE trainera_t_seconds histogram\ntrainera_t_seconds_bucket{m=\"x\",le=\"1e-06\"} 1\n"
-                                "trainera_t_seconds_bucket{m=\"x\",le=\"2e-06\"} 2\n"));
+    assert_non_null(strstr(s.p,
+                           "# TYPE trainera_t_seconds histogram\ntrainera_t_seconds_bucket{m=\"x\",le=\"1e-06\"} 1\n"
+                           "trainera_t_seconds_bucket{m=\"x\",le=\"2e-06\"} 2\n"));
     assert_non_null(strstr(s.p, "le=\"2.097152\"} 2\n"));
     assert_non_null(strstr(s.p, "le=\"4.194304\"} 3\n"));
-    assert_non_null(strstr(s.p, "le=\"+Inf\"} 4\ntrainera_t_seconds_sum{m=\"x\"} 103.000002\ntrainera_t_seconds_count{m=\"x\"} 4\n"));
+    assert_non_null(strstr(
+        s.p, "le=\"+Inf\"} 4\ntrainera_t_seconds_sum{m=\"x\"} 103.000002\ntrainera_t_seconds_count{m=\"x\"} 4\n"));
     assert_non_null(strstr(s.p, "# TYPE trainera_t_depth gauge\ntrainera_t_depth 2.5\n"));
     assert_null(strstr(strstr(s.p, "TYPE trainera_t_calls_total") + 1, "TYPE trainera_t_calls_total"));
     s.n = 0;
@@ -556,12 +595,12 @@ static void faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(err_values),  cmocka_unit_test(arena),       cmocka_unit_test(sb),
-        cmocka_unit_test(buf_sizes),   cmocka_unit_test(buf_pool),    cmocka_unit_test(buf_foreign),
-        cmocka_unit_test(buf_threads), cmocka_unit_test(map_model),   cmocka_unit_test(map_edges),
-        cmocka_unit_test(hashes),      cmocka_unit_test(log_lines),   cmocka_unit_test(clock_random),
-        cmocka_unit_test(lock_order),  cmocka_unit_test(metrics),     cmocka_unit_test(metrics_threads),
-        cmocka_unit_test(faults),
+        cmocka_unit_test(err_values),      cmocka_unit_test(arena),      cmocka_unit_test(sb),
+        cmocka_unit_test(buf_sizes),       cmocka_unit_test(buf_pool),   cmocka_unit_test(buf_foreign),
+        cmocka_unit_test(buf_threads),     cmocka_unit_test(map_model),  cmocka_unit_test(map_edges),
+        cmocka_unit_test(hashes),          cmocka_unit_test(log_lines),  cmocka_unit_test(log_threads),
+        cmocka_unit_test(clock_random),    cmocka_unit_test(lock_order), cmocka_unit_test(metrics),
+        cmocka_unit_test(metrics_threads), cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

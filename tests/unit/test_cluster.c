@@ -97,7 +97,7 @@ static void flags(void **state)
     assert_true(trn_cluster_eq(c, e));
     expect_cluster(NULL, &d, "ps[0 [::1]:77] worker[0 w0:1, 1 w1:2] me=worker/1");
     expect_cluster(NULL, &e, "ps[0 p0:1] worker[0 w0:1, 1 w1:2] me=ps/0");
-    expect_error(trn_cluster_as(&e, c, "ps", 5), TRN_INTERNAL, "task 5 was not defined in job \"ps\"");
+    expect_error(trn_cluster_as(&e, c, "ps", 5), TRN_INVALID_ARGUMENT, "task 5 was not defined in job \"ps\"");
     expect_error(trn_cluster_with_address(&e, c, "ps", 0, "x"), TRN_INVALID_ARGUMENT, "no port");
     trn_cluster_unref(trn_cluster_ref(c));
     trn_cluster_unref(c);
@@ -344,7 +344,7 @@ static void server_def_errors(void **state)
         {PS "}", TRN_INVALID_ARGUMENT, "unexpected '}'"},
         {PS "x", TRN_INVALID_ARGUMENT, "':' or '{' is expected"},
         {"cluster { job { name: \"ps\" } job { name: \"ps\" } }", TRN_INVALID_ARGUMENT, "job 'ps' is defined twice"},
-        {"\x12\x02", TRN_INVALID_ARGUMENT, "cannot be parsed"},
+        {"\x12\x02", TRN_INVALID_ARGUMENT, "beyond the end"},
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_server_def d = {.port = -7};

@@ -52,7 +52,8 @@ static void dtypes(void **state)
 static void shapes(void **state)
 {
     char buf[TRN_SHAPE_TEXT];
-    trn_shape a = trn_shape_of(2, (int64_t)32, (int64_t)784), u = trn_shape_unknown(), p = trn_shape_of(2, (int64_t)-1, (int64_t)784);
+    trn_shape a = trn_shape_of(2, (int64_t)32, (int64_t)784), u = trn_shape_unknown(),
+              p = trn_shape_of(2, (int64_t)-1, (int64_t)784);
     trn_shape s = trn_shape_scalar();
     assert_string_equal(trn_shape_text(buf, &a), "[32,784]");
     assert_string_equal(trn_shape_text(buf, &p), "[?,784]");
@@ -402,9 +403,9 @@ static void halfs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dtypes),  cmocka_unit_test(shapes),  cmocka_unit_test(new_tensors), cmocka_unit_test(views),
-        cmocka_unit_test(on_buf),  cmocka_unit_test(strings), cmocka_unit_test(handles),     cmocka_unit_test(copying),
-        cmocka_unit_test(texts),   cmocka_unit_test(halfs),
+        cmocka_unit_test(dtypes), cmocka_unit_test(shapes),  cmocka_unit_test(new_tensors), cmocka_unit_test(views),
+        cmocka_unit_test(on_buf), cmocka_unit_test(strings), cmocka_unit_test(handles),     cmocka_unit_test(copying),
+        cmocka_unit_test(texts),  cmocka_unit_test(halfs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,590 @@
+/* The function library: FunctionDefs by name, their signatures, their bodies as graphs.
+ *
+ * A library may be shared by threads as long as nobody adds to it: trn_graph_import adds to a copy, whose entries are shared. */
+#include "graph/graph_priv.h"
+#include "proto/pb.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#define MAX_LIST 65536 /* values of one N*T argument */
+
+typedef struct func {
+    _Atomic uint32_t ref;
+    trn_arena *arena;
+    Tensorflow__FunctionDef *def;
+    uint8_t *bytes; /* canonical: map fields in the order of their keys */
+    size_t n_bytes;
+} func;
+
+struct trn_funclib {
+    _Atomic uint32_t ref;
+    trn_map *by_name;
+    int n, cap;
+    func **v; /* in the order in which they came */
+};
+
+/* ---- library -------------------------------------------------------------------------------------------------- */
+
+trn_funclib *trn_funclib_new(void)
+{
+    trn_funclib *l = trn_xalloc(sizeof *l);
+    atomic_init(&l->ref, 1);
+    l->by_name = trn_map_new();
+    return l;
+}
+
+trn_funclib *trn_funclib_ref(trn_funclib *l)
+{
+    atomic_fetch_add_explicit(&l->ref, 1, memory_order_relaxed);
+    return l;
+}
+
+static void func_unref(func *f)
+{
+    if (atomic_fetch_sub_explicit(&f->ref, 1, memory_order_acq_rel) == 1) {
+        trn_arena_free(f->arena);
+        free(f);
+    }
+}
+
+void trn_funclib_unref(trn_funclib *l)
+{
+    if (!l || atomic_fetch_sub_explicit(&l->ref, 1, memory_order_acq_rel) != 1)
+        return;
+    for (int i = 0; i < l->n; i++)
+        func_unref(l->v[i]);
+    trn_map_free(l->by_name, NULL);
+    free(l->v);
+    free(l);
+}
+
+static void put(trn_funclib *l, func *f)
+{
+    TRN_PUSH(l->v, l->n, l->cap, f);
+    trn_map_puts(l->by_name, f->def->signature->name, f);
+}
+
+trn_funclib *trn_funclib__copy(const trn_funclib *l)
+{
+    trn_funclib *c = trn_funclib_new();
+    for (int i = 0; l && i < l->n; i++) {
+        atomic_fetch_add_explicit(&l->v[i]->ref, 1, memory_order_relaxed);
+        put(c, l->v[i]);
+    }
+    return c;
+}
+
+static bool is_map_entry(const ProtobufCMessageDescriptor *d)
+{
+    size_t n = strlen(d->name);
+    return n > 5 && strcmp(d->name + n - 5, "Entry") == 0 && d->n_fields == 2 && strcmp(d->fields[0].name, "key") == 0;
+}
+
+static int by_key(const void *x, const void *y)
+{
+    const ProtobufCMessage *mx = *(ProtobufCMessage *const *)x, *my = *(ProtobufCMessage *const *)y;
+    const ProtobufCFieldDescriptor *key = &mx->descriptor->fields[0];
+    const void *kx = (const char *)mx + key->offset, *ky = (const char *)my + key->offset;
+    if (key->type == PROTOBUF_C_TYPE_STRING)
+        return strcmp(*(char *const *)kx, *(char *const *)ky);
+    uint32_t ux = *(const uint32_t *)kx, uy = *(const uint32_t *)ky;
+    return ux < uy ? -1 : ux > uy;
+}
+
+/* Map fields in the order of their keys, so that equal messages have equal bytes. */
+static void canonicalise(ProtobufCMessage *m)
+{
+    const ProtobufCMessageDescriptor *d = m->descriptor;
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &d->fields[i];
+        if (f->type != PROTOBUF_C_TYPE_MESSAGE)
+            continue;
+        void *at = (char *)m + f->offset;
+        if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+            size_t n = *(const size_t *)((const char *)m + f->quantifier_offset);
+            ProtobufCMessage **v = *(ProtobufCMessage ***)at;
+            if (n && is_map_entry(f->descriptor))
+                qsort(v, n, sizeof *v, by_key);
+            for (size_t k = 0; k < n; k++)
+                canonicalise(v[k]);
+        } else {
+            bool set = !(f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) || *(const uint32_t *)((const char *)m + f->quantifier_offset) == f->id;
+            if (set && *(ProtobufCMessage **)at)
+                canonicalise(*(ProtobufCMessage **)at);
+        }
+    }
+}
+
+trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *fd)
+{
+    if (!fd->signature || !fd->signature->name[0])
+        return trn_errorf(TRN_INVALID_ARGUMENT, "a function of the library has no name");
+    const char *name = fd->signature->name;
+    for (size_t i = 0; i < fd->n_node_def; i++)
+        for (size_t k = 0; k < fd->node_def[i]->n_attr; k++)
+            if (!fd->node_def[i]->attr[k]->value)
+                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': attr '%s' of node '%s' has no value", name, fd->node_def[i]->attr[k]->key,
+                                  fd->node_def[i]->name);
+    TRN_TRY(trn_nodes__check_growth(fd->node_def, fd->n_node_def));
+    func *f = trn_xalloc(sizeof *f);
+    atomic_init(&f->ref, 1);
+    f->arena = trn_arena_new();
+    size_t n = tensorflow__function_def__get_packed_size(fd);
+    uint8_t *bytes = trn_arena_alloc(f->arena, TRN_MAX(n, 1));
+    tensorflow__function_def__pack(fd, bytes);
+    ProtobufCAllocator alloc = trn_pb_allocator(f->arena);
+    f->def = tensorflow__function_def__unpack(&alloc, n, bytes);
+    if (!f->def) {
+        func_unref(f);
+        return trn_errorf(TRN_INTERNAL, "function '%s' cannot be copied", name);
+    }
+    canonicalise(&f->def->base);
+    f->bytes = bytes;
+    f->n_bytes = tensorflow__function_def__pack(f->def, bytes);
+    const func *was = trn_map_gets(l->by_name, name);
+    if (!was) {
+        put(l, f);
+        return TRN_OK;
+    }
+    bool same = was->n_bytes == f->n_bytes && memcmp(was->bytes, f->bytes, f->n_bytes) == 0;
+    func_unref(f);
+    if (!same)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Cannot add function '%s' because a different function with the same name already exists.", name);
+    return TRN_OK;
+}
+
+bool trn_funclib_has(const trn_funclib *l, const char *name) { return l && trn_map_gets(l->by_name, name); }
+
+const Tensorflow__FunctionDef *trn_funclib__find(const trn_funclib *l, const char *name)
+{
+    const func *f = l ? trn_map_gets(l->by_name, name) : NULL;
+    return f ? f->def : NULL;
+}
+
+void trn_funclib_export(const trn_funclib *l, trn_arena *a, Tensorflow__GraphDef *gd)
+{
+    if (!l || !l->n)
+        return;
+    gd->library = trn_arena_alloc(a, sizeof *gd->library);
+    tensorflow__function_def_library__init(gd->library);
+    gd->library->n_function = (size_t)l->n;
+    gd->library->function = trn_arena_alloc(a, (size_t)l->n * sizeof *gd->library->function);
+    for (int i = 0; i < l->n; i++)
+        gd->library->function[i] = l->v[i]->def;
+}
+
+/* ---- signatures ----------------------------------------------------------------------------------------------- */
+
+static trn_err not_found(const char *name) { return trn_errorf(TRN_NOT_FOUND, "the function library has no function '%s'", name); }
+
+/* The function's own attr for this instance, or its default. NULL when neither is there. */
+static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f, const char *name)
+{
+    *out = NULL;
+    for (int i = 0; i < f->n_attrs; i++)
+        if (strcmp(f->attrs[i].name, name) == 0) {
+            *out = &f->attrs[i];
+            return TRN_OK;
+        }
+    for (size_t i = 0; i < fd->signature->n_attr; i++) {
+        const Tensorflow__OpDef__AttrDef *d = fd->signature->attr[i];
+        if (strcmp(d->name, name) == 0 && d->default_value) {
+            trn_attr *v = trn_arena_alloc(a, sizeof *v);
+            TRN_TRY(trn_attr_from_pb(v, a, name, d->default_value));
+            *out = v;
+        }
+    }
+    return TRN_OK;
+}
+
+/* Types of one argument. */
+static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
+                         const Tensorflow__OpDef__ArgDef *arg)
+{
+    const char *fname = fd->signature->name;
+    const trn_attr *attr;
+    if (arg->type_list_attr[0]) {
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_list_attr));
+        if (!attr || !attr->is_list || (attr->n && attr->kind != TRN_ATTR_TYPE))
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a list of types", fname, arg->name,
+                              arg->type_list_attr);
+        *n = attr->n;
+        *out = trn_arena_alloc(a, (size_t)TRN_MAX(attr->n, 1) * sizeof **out);
+        for (int i = 0; i < attr->n; i++)
+            (*out)[i] = trn_dtype_base(attr->list[i].type);
+        return TRN_OK;
+    }
+    trn_dtype t = (trn_dtype)arg->type;
+    if (arg->type_attr[0]) {
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_attr));
+        if (!attr || attr->is_list || attr->kind != TRN_ATTR_TYPE)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a type", fname, arg->name, arg->type_attr);
+        t = attr->v.type;
+    }
+    t = trn_dtype_base(t);
+    if (t <= TRN_INVALID || t >= TRN_DTYPE_END)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' has no type", fname, arg->name);
+    int64_t count = 1;
+    if (arg->number_attr[0]) {
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->number_attr));
+        if (!attr || attr->is_list || attr->kind != TRN_ATTR_INT || attr->v.i < 0 || attr->v.i > MAX_LIST)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a number up to %d", fname, arg->name,
+                              arg->number_attr, MAX_LIST);
+        count = attr->v.i;
+    }
+    *n = (int)count;
+    *out = trn_arena_alloc(a, (size_t)TRN_MAX(count, 1) * sizeof **out);
+    for (int64_t i = 0; i < count; i++)
+        (*out)[i] = t;
+    return TRN_OK;
+}
+
+/* All arguments (or results) one after the other; first[i] is where argument i starts, first[n_args] the end. */
+static trn_err flat_types(trn_dtype **out, int **first, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
+                          Tensorflow__OpDef__ArgDef *const *args, size_t n_args)
+{
+    int n = 0, cap = 0;
+    trn_dtype *v = NULL;
+    *first = trn_arena_alloc(a, (n_args + 1) * sizeof **first);
+    for (size_t i = 0; i < n_args; i++) {
+        trn_dtype *t;
+        int count;
+        trn_err err = arg_types(&t, &count, a, fd, f, args[i]);
+        if (!err && n > 16 * MAX_LIST)
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' has too many arguments", fd->signature->name);
+        if (err) {
+            free(v);
+            return err;
+        }
+        (*first)[i] = n;
+        for (int k = 0; k < count; k++)
+            TRN_PUSH(v, n, cap, t[k]);
+    }
+    (*first)[n_args] = n;
+    *out = trn_arena_alloc(a, (size_t)TRN_MAX(n, 1) * sizeof **out);
+    if (n)
+        memcpy(*out, v, (size_t)n * sizeof *v);
+    free(v);
+    return TRN_OK;
+}
+
+trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func_ref *f, int *n_args, trn_dtype **args, int *n_rets,
+                              trn_dtype **rets)
+{
+    const Tensorflow__FunctionDef *fd = trn_funclib__find(l, f->name);
+    if (!fd)
+        return not_found(f->name);
+    trn_dtype *in, *out;
+    int *first_in, *first_out;
+    const Tensorflow__OpDef *sig = fd->signature;
+    TRN_TRY(flat_types(&in, &first_in, a, fd, f, sig->input_arg, sig->n_input_arg));
+    TRN_TRY(flat_types(&out, &first_out, a, fd, f, sig->output_arg, sig->n_output_arg));
+    *args = in;
+    *n_args = first_in[sig->n_input_arg];
+    *rets = out;
+    *n_rets = first_out[sig->n_output_arg];
+    return TRN_OK;
+}
+
+bool trn_funclib__out_arg(const trn_funclib *l, const trn_gnode *nd, const char *arg, size_t len, int *first, int *count)
+{
+    const Tensorflow__FunctionDef *fd = trn_funclib__find(l, nd->n.op);
+    if (!fd)
+        return false;
+    trn_arena *a = trn_arena_new();
+    trn_func_ref f = {nd->n.op, nd->n.n_attrs, nd->n.attrs};
+    trn_dtype *types;
+    int *firsts;
+    bool found = false;
+    trn_err err = flat_types(&types, &firsts, a, fd, &f, fd->signature->output_arg, fd->signature->n_output_arg);
+    for (size_t i = 0; !err && i < fd->signature->n_output_arg && !found; i++) {
+        const char *name = fd->signature->output_arg[i]->name;
+        if (strlen(name) == len && memcmp(name, arg, len) == 0) {
+            *first = firsts[i];
+            *count = firsts[i + 1] - firsts[i];
+            found = true;
+        }
+    }
+    if (err)
+        trn_err_free(err);
+    trn_arena_free(a);
+    return found;
+}
+
+/* ---- bodies --------------------------------------------------------------------------------------------------- */
+
+typedef struct body {
+    trn_stage s;
+    trn_arena *a;
+    const Tensorflow__FunctionDef *fd;
+    const trn_func_ref *f;
+    trn_map *args;   /* argument name → its index + 1 in the signature */
+    int *first_arg;  /* flat index of argument i; node ids are the same numbers */
+} body;
+
+static trn_err substitute(trn_attr *attr, body *b);
+
+static trn_err substitute_func(const trn_func_ref **f, body *b)
+{
+    trn_func_ref *c = trn_arena_alloc(b->a, sizeof *c);
+    trn_attr *attrs = trn_arena_alloc(b->a, (size_t)TRN_MAX((*f)->n_attrs, 1) * sizeof *attrs);
+    for (int i = 0; i < (*f)->n_attrs; i++) {
+        attrs[i] = (*f)->attrs[i];
+        TRN_TRY(substitute(&attrs[i], b));
+    }
+    *c = (trn_func_ref){(*f)->name, (*f)->n_attrs, attrs};
+    *f = c;
+    return TRN_OK;
+}
+
+/* Placeholders become the values of this instance; the attr itself is in b's arena already. */
+static trn_err substitute(trn_attr *attr, body *b)
+{
+    if (attr->kind == TRN_ATTR_PLACEHOLDER) {
+        const trn_attr *v;
+        TRN_TRY(func_attr(&v, b->a, b->fd, b->f, attr->v.s.p));
+        if (!v)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' is used without its attr '%s'", b->fd->signature->name, attr->v.s.p);
+        const char *name = attr->name;
+        trn_attr__copy(attr, b->a, v);
+        attr->name = name;
+    } else if (attr->kind == TRN_ATTR_FUNC && !attr->is_list) {
+        TRN_TRY(substitute_func(&attr->v.func, b));
+    } else if (attr->kind == TRN_ATTR_FUNC) {
+        trn_attr_val *v = trn_arena_alloc(b->a, (size_t)TRN_MAX(attr->n, 1) * sizeof *v);
+        for (int i = 0; i < attr->n; i++) {
+            v[i] = attr->list[i];
+            TRN_TRY(substitute_func(&v[i].func, b));
+        }
+        attr->list = v;
+    }
+    return TRN_OK;
+}
+
+static trn_err body_args(body *b)
+{
+    const Tensorflow__OpDef *sig = b->fd->signature;
+    trn_dtype *types;
+    TRN_TRY(flat_types(&types, &b->first_arg, b->a, b->fd, b->f, sig->input_arg, sig->n_input_arg));
+    for (size_t i = 0; i < sig->n_input_arg; i++) {
+        const char *name = sig->input_arg[i]->name;
+        int first = b->first_arg[i], count = b->first_arg[i + 1] - first;
+        if (trn_map_puts(b->args, name, (void *)(uintptr_t)(i + 1)))
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Duplicated arg name: %s", sig->name, name);
+        for (int k = 0; k < count; k++) {
+            trn_attr *attrs = trn_arena_alloc(b->a, 2 * sizeof *attrs);
+            attrs[0] = trn_attr__type("T", types[first + k]);
+            attrs[1] = trn_attr__int("index", first + k);
+            trn_gnode *nd;
+            TRN_TRY(trn_stage__node(&nd, &b->s, count > 1 ? trn_arena_printf(b->a, "%s_%d", name, k) : name, "_Arg", "", attrs, 2, 0, 0));
+        }
+    }
+    return TRN_OK;
+}
+
+static trn_err body_node(body *b, const Tensorflow__NodeDef *pb)
+{
+    trn_attr *attrs;
+    int n_attrs, n_ctl = 0;
+    if (strcmp(pb->op, "SymbolicGradient") == 0)
+        return trn_errorf(TRN_UNIMPLEMENTED, "node '%s': SymbolicGradient (gradients by function) is not supported", pb->name);
+    TRN_TRY(trn_attrs__from_pb(&attrs, &n_attrs, b->a, pb->attr, pb->n_attr));
+    for (int i = 0; i < n_attrs; i++)
+        TRN_TRY(substitute(&attrs[i], b));
+    for (size_t i = 0; i < pb->n_input; i++)
+        n_ctl += pb->input[i][0] == '^';
+    trn_gnode *nd;
+    TRN_TRY(trn_stage__node(&nd, &b->s, pb->name, pb->op, pb->device, attrs, n_attrs, -1, n_ctl));
+    if (nd->n.out_types == trn_graph__untyped) {
+        trn_node n = nd->n;
+        trn_err err = trn_node_resolve(&n, b->a);
+        return err ? err : trn_errorf(TRN_UNIMPLEMENTED, "Op type not registered '%s' (node '%s')", pb->op, pb->name);
+    }
+    return TRN_OK;
+}
+
+/* What an input string of the body stands for: `count` tensors. Arguments are nodes of their own, a node's results are slots of one. */
+typedef struct span {
+    trn_gnode *nd;
+    int first, count;
+    bool is_arg;
+} span;
+
+static trn_err find_span(span *out, const body *b, const char *in)
+{
+    const char *fname = b->fd->signature->name, *colon = strchr(in, ':');
+    size_t len = colon ? (size_t)(colon - in) : strlen(in);
+    const char *rest = colon ? colon + 1 : NULL;
+    span r = {0};
+    uintptr_t arg = (uintptr_t)trn_map_get(b->args, in, len);
+    if (arg) {
+        r.is_arg = true;
+        r.first = b->first_arg[arg - 1];
+        r.count = b->first_arg[arg] - r.first;
+    } else {
+        r.nd = trn_map_get(b->s.by_name, in, len);
+        if (!r.nd)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s is not found", fname, in);
+        if (rest) {
+            colon = strchr(rest, ':');
+            size_t out_len = colon ? (size_t)(colon - rest) : strlen(rest);
+            if (!(r.nd->n.def ? trn_node_out_arg(&r.nd->n, rest, out_len, &r.first, &r.count)
+                              : trn_funclib__out_arg(b->s.lib, r.nd, rest, out_len, &r.first, &r.count)))
+                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s is not found: '%s' (%s) has no such output", fname, in,
+                                  r.nd->n.name, r.nd->n.op);
+            rest = colon ? colon + 1 : NULL;
+        } else if (r.nd->n.n_out == 1) {
+            r.count = 1;
+        } else {
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s does not say which output of '%s' (%s)", fname, in, r.nd->n.name,
+                              r.nd->n.op);
+        }
+    }
+    if (rest) {
+        char *end;
+        long i = strtol(rest, &end, 10);
+        if (!rest[0] || *end || i < 0 || i >= r.count)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s is out of range", fname, in);
+        r.first += (int)i;
+        r.count = 1;
+    }
+    *out = r;
+    return TRN_OK;
+}
+
+static trn_err connect(const body *b, trn_gnode *nd, int *at, const char *in)
+{
+    span r;
+    TRN_TRY(find_span(&r, b, in));
+    for (int k = 0; k < r.count; k++, ++*at) {
+        trn_edge e = r.is_arg ? (trn_edge){r.first + k, 0} : (trn_edge){r.nd->id, r.first + k};
+        if (*at >= nd->n.n_in)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has more", b->fd->signature->name, nd->n.name,
+                              nd->n.op, nd->n.n_in);
+        TRN_TRY(trn_gnode__check_input(nd, *at, trn_stage__at(&b->s, e.node), e.slot));
+        nd->in[*at] = e;
+    }
+    return TRN_OK;
+}
+
+static trn_err body_inputs(body *b, trn_gnode *nd, const Tensorflow__NodeDef *pb)
+{
+    int at = 0;
+    for (size_t i = 0; i < pb->n_input; i++) {
+        const char *in = pb->input[i];
+        if (in[0] != '^') {
+            if (nd->n_ctl)
+                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Expected input[%zu] == '%s' of node '%s' to be a control input.",
+                                  b->fd->signature->name, i, in, pb->name);
+            TRN_TRY(connect(b, nd, &at, in));
+            continue;
+        }
+        uintptr_t arg = (uintptr_t)trn_map_gets(b->args, in + 1);
+        const trn_gnode *from = arg ? NULL : trn_map_gets(b->s.by_name, in + 1);
+        if (!arg && !from)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input[%zu] == '%.1024s' of node '%s' is not found.", b->fd->signature->name, i,
+                              in, pb->name);
+        if (arg && b->first_arg[arg - 1] == b->first_arg[arg])
+            continue; /* an empty list is there at once */
+        trn_graph_add_ctl(b->s.g, nd, arg ? b->first_arg[arg - 1] : from->id);
+    }
+    if (at != nd->n.n_in)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has %d", b->fd->signature->name, nd->n.name,
+                          nd->n.op, nd->n.n_in, at);
+    return TRN_OK;
+}
+
+static const char *fresh_name(body *b, const char *name)
+{
+    while (trn_map_gets(b->s.by_name, name))
+        name = trn_arena_printf(b->a, "%s_", name);
+    return name;
+}
+
+static trn_err body_rets(body *b)
+{
+    const Tensorflow__OpDef *sig = b->fd->signature;
+    trn_dtype *types;
+    int *first;
+    TRN_TRY(flat_types(&types, &first, b->a, b->fd, b->f, sig->output_arg, sig->n_output_arg));
+    for (size_t i = 0; i < sig->n_output_arg; i++) {
+        const char *name = sig->output_arg[i]->name, *from = NULL;
+        for (size_t k = 0; k < b->fd->n_ret && !from; k++)
+            if (strcmp(b->fd->ret[k]->key, name) == 0)
+                from = b->fd->ret[k]->value;
+        if (!from)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Return %s missing.", sig->name, name);
+        span r;
+        TRN_TRY(find_span(&r, b, from));
+        if (r.count != first[i + 1] - first[i])
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': result %s is %d tensors, but %s is %d", sig->name, name, first[i + 1] - first[i],
+                              from, r.count);
+        for (int k = 0; k < r.count; k++) {
+            trn_attr *attrs = trn_arena_alloc(b->a, 2 * sizeof *attrs);
+            attrs[0] = trn_attr__type("T", types[first[i] + k]);
+            attrs[1] = trn_attr__int("index", first[i] + k);
+            const char *base = r.count > 1 ? trn_arena_printf(b->a, "%s_RetVal_%d", name, k) : trn_arena_printf(b->a, "%s_RetVal", name);
+            trn_gnode *nd;
+            TRN_TRY(trn_stage__node(&nd, &b->s, fresh_name(b, base), "_Retval", "", attrs, 2, 1, 0));
+            nd->in[0] = r.is_arg ? (trn_edge){r.first + k, 0} : (trn_edge){r.nd->id, r.first + k};
+            TRN_TRY(trn_gnode__check_input(nd, 0, trn_stage__at(&b->s, nd->in[0].node), nd->in[0].slot));
+        }
+    }
+    return TRN_OK;
+}
+
+static trn_err body_ctl_rets(body *b)
+{
+    const Tensorflow__FunctionDef *fd = b->fd;
+    if (!fd->n_control_ret)
+        return TRN_OK;
+    if (trn_map_gets(b->s.by_name, "_ctl_rets"))
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' has a node called _ctl_rets", fd->signature->name);
+    trn_gnode *nd;
+    TRN_TRY(trn_stage__node(&nd, &b->s, "_ctl_rets", "NoOp", "", NULL, 0, 0, (int)TRN_MIN(fd->n_control_ret, (size_t)INT_MAX / 2)));
+    for (size_t i = 0; i < fd->n_control_ret; i++) {
+        const trn_gnode *from = trn_map_gets(b->s.by_name, fd->control_ret[i]->value);
+        if (!from || from == nd)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': control output %s -> %s is not found.", fd->signature->name,
+                              fd->control_ret[i]->key, fd->control_ret[i]->value);
+        trn_graph_add_ctl(b->s.g, nd, from->id);
+    }
+    return TRN_OK;
+}
+
+static trn_err build(body *b)
+{
+    const Tensorflow__FunctionDef *fd = b->fd;
+    TRN_TRY(body_args(b));
+    int first = b->s.n;
+    for (size_t i = 0; i < fd->n_node_def; i++)
+        TRN_TRY(body_node(b, fd->node_def[i]));
+    for (size_t i = 0; i < fd->n_node_def; i++)
+        TRN_TRY(body_inputs(b, b->s.node[first + (int)i], fd->node_def[i]));
+    TRN_TRY(body_rets(b));
+    TRN_TRY(body_ctl_rets(b));
+    return trn_stage__check_cycles(&b->s);
+}
+
+trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f)
+{
+    body b = {.fd = trn_funclib__find(l, f->name), .f = f};
+    if (!b.fd)
+        return not_found(f->name);
+    trn_graph *g = trn_graph_new(l);
+    trn_stage__init(&b.s, g, l);
+    b.a = b.s.store->arena;
+    b.args = trn_map_new();
+    trn_err err = build(&b);
+    if (err) {
+        err = trn_err_wrap(err, "function %s", f->name);
+        trn_graph_free(g);
+    } else {
+        trn_stage__commit(&b.s);
+        *out = g;
+    }
+    trn_map_free(b.args, NULL);
+    trn_stage__fini(&b.s);
+    return err;
+}

@@ -1,0 +1,281 @@
+/* What a step needs: backwards from fetches and targets, over data and control edges, up to what is fed. */
+#include "graph/graph_priv.h"
+
+#include <stdlib.h>
+
+/* Which tensors are fed: feeds of node id are first[id], next[first[id]], … (feed + 1, 0 ends). */
+typedef struct feeds {
+    int n;
+    trn_edge *edge;
+    int *first, *next;
+    bool *used;
+    int *arg; /* node of the new graph, -1: not needed */
+} feeds;
+
+static int feed_of(const feeds *f, int node, int slot)
+{
+    for (int k = f->first[node]; k; k = f->next[k - 1])
+        if (f->edge[k - 1].slot == slot)
+            return k - 1;
+    return -1;
+}
+
+/* A fed placeholder never runs, so what waits for it waits for the feed. */
+static int feed_of_ctl(const feeds *f, const trn_graph *g, int node)
+{
+    const char *op = g->node[node]->n.op;
+    if (!f->first[node] || (strcmp(op, "Placeholder") != 0 && strcmp(op, "PlaceholderV2") != 0))
+        return -1;
+    return feed_of(f, node, 0);
+}
+
+static void feeds_fini(feeds *f)
+{
+    free(f->edge);
+    free(f->first);
+    free(f->next);
+    free(f->used);
+    free(f->arg);
+}
+
+static trn_err feeds_init(feeds *f, const trn_graph *g, const trn_run_sig *sig)
+{
+    size_t n = (size_t)TRN_MAX(sig->n_feeds, 1);
+    f->edge = trn_xalloc(n * sizeof *f->edge);
+    f->next = trn_xalloc(n * sizeof *f->next);
+    f->used = trn_xalloc(n * sizeof *f->used);
+    f->arg = trn_xalloc(n * sizeof *f->arg);
+    f->first = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *f->first);
+    for (int i = 0; i < sig->n_feeds; i++) {
+        trn_edge e;
+        trn_err err = trn_graph_tensor(&e, g, sig->feeds[i]);
+        if (err)
+            return trn_err_wrap(err, "feed %s", sig->feeds[i]);
+        if (e.slot < 0)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' cannot be fed: it is not a tensor", sig->feeds[i]);
+        if (feed_of(f, e.node, e.slot) >= 0)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Endpoint \"%s\" fed more than once.", sig->feeds[i]);
+        f->edge[i] = e;
+        f->arg[i] = -1;
+        f->next[i] = f->first[e.node];
+        f->first[e.node] = i + 1;
+        f->n++;
+    }
+    return TRN_OK;
+}
+
+static trn_err fetch_edge(trn_edge *out, const trn_graph *g, const char *name)
+{
+    trn_edge e;
+    const char *node;
+    size_t len;
+    int slot;
+    if (trn_tensor_name__parse(name, &node, &len, &slot)) {
+        const trn_gnode *nd = trn_graph_find(g, node, len);
+        if (nd && nd->n.n_out == 0 && nd->n.out_types != trn_graph__untyped)
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "Tried to fetch data for '%s', which produces no output.  To run to a node but not fetch any data, pass '%s' as a target",
+                              name, name);
+    }
+    trn_err err = trn_graph_tensor(&e, g, name);
+    if (err)
+        return trn_err_wrap(err, "fetch %s", name);
+    if (e.slot < 0)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' cannot be fetched: it is not a tensor", name);
+    *out = e;
+    return TRN_OK;
+}
+
+static trn_err missing_op(const trn_graph *g, const trn_gnode *nd)
+{
+    if (trn_op_find(nd->n.op)) { /* we have it, but not like this */
+        trn_arena *a = trn_arena_new();
+        trn_node n = nd->n;
+        trn_err err = trn_node_resolve(&n, a);
+        trn_arena_free(a);
+        if (err)
+            return err;
+    }
+    const char *why = strcmp(nd->n.op, "SymbolicGradient") == 0 ? " (gradients by function are not supported)" : "";
+    for (int i = 0; i < g->n; i++) {
+        const trn_gnode *user = g->node[i];
+        for (int k = 0; user && k < user->n.n_in; k++)
+            if (user->in[k].node == nd->id)
+                return trn_errorf(TRN_UNIMPLEMENTED, "Op type not registered '%s'%s: Trainera has no kernel for it; node '%s' needs it for '%s' (%s)",
+                                  nd->n.op, why, nd->n.name, user->n.name, user->n.op);
+    }
+    return trn_errorf(TRN_UNIMPLEMENTED, "Op type not registered '%s'%s: Trainera has no kernel for it; it is the op of node '%s'", nd->n.op, why,
+                      nd->n.name);
+}
+
+/* dtype of a tensor; of an op that we do not have, what one of its users takes it for. */
+static trn_dtype edge_type(const trn_graph *g, trn_edge e)
+{
+    const trn_gnode *nd = g->node[e.node];
+    trn_dtype t = e.slot < nd->n.n_out ? trn_dtype_base(nd->n.out_types[e.slot]) : TRN_INVALID;
+    for (int i = 0; i < g->n && t == TRN_INVALID; i++) {
+        const trn_gnode *user = g->node[i];
+        for (int k = 0; user && k < user->n.n_in && t == TRN_INVALID; k++)
+            if (user->in[k].node == e.node && user->in[k].slot == e.slot)
+                t = trn_dtype_base(user->n.in_types[k]);
+    }
+    return t;
+}
+
+/* Reverse reachability. `keep` and `stack` have room for all nodes. */
+static void reach(const trn_graph *g, feeds *f, bool *keep, int *stack, int n)
+{
+    while (n) {
+        const trn_gnode *nd = g->node[stack[--n]];
+        for (int k = 0; k < nd->n.n_in + nd->n_ctl; k++) {
+            bool data = k < nd->n.n_in;
+            int from = data ? nd->in[k].node : nd->ctl[k - nd->n.n_in];
+            int feed = !f->first[from] ? -1 : data ? feed_of(f, from, nd->in[k].slot) : feed_of_ctl(f, g, from);
+            if (feed >= 0) {
+                f->used[feed] = true;
+            } else if (!keep[from]) {
+                keep[from] = true;
+                stack[n++] = from;
+            }
+        }
+    }
+}
+
+static trn_err add_arg(trn_graph *ng, const trn_graph *g, feeds *f, int i, const char *device)
+{
+    const trn_gnode *nd = g->node[f->edge[i].node];
+    trn_dtype t = edge_type(g, f->edge[i]);
+    if (t == TRN_INVALID)
+        return missing_op(g, nd);
+    char *base = trn_xasprintf("_arg_%s_%d_%d", nd->n.name, f->edge[i].slot, i);
+    trn_attr attrs[] = {trn_attr__type("T", t), trn_attr__int("index", i)};
+    trn_gnode *arg;
+    trn_err err = trn_graph_add(&arg, ng, "_Arg", trn_graph_unique_name(ng, base), device, attrs, 2, NULL, 0);
+    free(base);
+    if (!err)
+        f->arg[i] = arg->id;
+    return err;
+}
+
+static trn_err add_retval(trn_graph *ng, const trn_graph *g, trn_edge e, trn_edge from, int i, const char *device)
+{
+    const trn_gnode *nd = g->node[e.node];
+    trn_dtype t = edge_type(g, e);
+    if (t == TRN_INVALID)
+        return missing_op(g, nd);
+    char *base = trn_xasprintf("_retval_%s_%d_%d", nd->n.name, e.slot, i);
+    trn_attr attrs[] = {trn_attr__type("T", t), trn_attr__int("index", i)};
+    trn_err err = trn_graph_add(NULL, ng, "_Retval", trn_graph_unique_name(ng, base), device, attrs, 2, &from, 1);
+    free(base);
+    return err;
+}
+
+/* Edges of kept nodes that come from a feed. */
+static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const bool *keep)
+{
+    for (int i = 0, at = 0; i < g->n && f->n; i++) {
+        const trn_gnode *nd = g->node[i];
+        if (!keep[i])
+            continue;
+        trn_gnode *nn = ng->node[at++];
+        for (int k = 0; k < nd->n.n_in; k++) {
+            int feed = f->first[nd->in[k].node] ? feed_of(f, nd->in[k].node, nd->in[k].slot) : -1;
+            if (feed < 0)
+                continue;
+            if (trn_dtype_is_ref(nd->n.in_types[k]))
+                return trn_errorf(TRN_INVALID_ARGUMENT, "'%s:%d' cannot be fed: node '%s' (%s) needs it as a reference to a variable",
+                                  g->node[f->edge[feed].node]->n.name, f->edge[feed].slot, nd->n.name, nd->n.op);
+            nn->in[k] = (trn_edge){f->arg[feed], 0};
+        }
+        for (int k = 0; k < nd->n_ctl; k++) {
+            int feed = feed_of_ctl(f, g, nd->ctl[k]);
+            if (feed < 0)
+                continue;
+            /* if the placeholder itself is kept (it cannot run) the edge from it must go */
+            const trn_gnode *ph = trn_map_gets(ng->by_name, g->node[nd->ctl[k]]->n.name);
+            for (int c = 0; ph && c < nn->n_ctl; c++)
+                if (nn->ctl[c] == ph->id)
+                    nn->ctl[c--] = nn->ctl[--nn->n_ctl];
+            trn_graph_add_ctl(ng, nn, f->arg[feed]);
+        }
+    }
+    return TRN_OK;
+}
+
+static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *device, feeds *f, trn_edge *fetch, bool *keep,
+                     int *stack)
+{
+    int n = 0;
+    TRN_TRY(feeds_init(f, g, sig));
+    for (int i = 0; i < sig->n_fetches; i++) {
+        TRN_TRY(fetch_edge(&fetch[i], g, sig->fetches[i]));
+        int feed = feed_of(f, fetch[i].node, fetch[i].slot);
+        if (feed >= 0) {
+            f->used[feed] = true;
+        } else if (!keep[fetch[i].node]) {
+            keep[fetch[i].node] = true;
+            stack[n++] = fetch[i].node;
+        }
+    }
+    for (int i = 0; i < sig->n_targets; i++) {
+        const trn_gnode *nd = trn_graph_find(g, sig->targets[i], strlen(sig->targets[i]));
+        if (!nd)
+            return trn_errorf(TRN_NOT_FOUND, "PruneForTargets: Some target nodes not found: %.1024s", sig->targets[i]);
+        int feed = feed_of_ctl(f, g, nd->id);
+        if (feed >= 0) {
+            f->used[feed] = true;
+        } else if (!keep[nd->id]) {
+            keep[nd->id] = true;
+            stack[n++] = nd->id;
+        }
+    }
+    reach(g, f, keep, stack, n);
+
+    trn_graph *ng = trn_graph_copy(g, keep);
+    int *to = stack; /* old id → new id; the stack is empty */
+    for (int i = 0, at = 0; i < g->n; i++)
+        to[i] = keep[i] ? at++ : -1;
+    trn_err err = TRN_OK;
+    for (int i = 0; i < sig->n_feeds && !err; i++)
+        if (f->used[i])
+            err = add_arg(ng, g, f, i, device);
+    if (!err)
+        err = rewire(ng, g, f, keep);
+    for (int i = 0; i < sig->n_fetches && !err; i++) {
+        int feed = feed_of(f, fetch[i].node, fetch[i].slot);
+        trn_edge from = feed >= 0 ? (trn_edge){f->arg[feed], 0} : (trn_edge){to[fetch[i].node], fetch[i].slot};
+        err = add_retval(ng, g, fetch[i], from, i, device);
+    }
+    if (err) {
+        trn_graph_free(ng);
+        return err;
+    }
+    *out = ng;
+    return TRN_OK;
+}
+
+trn_err trn_graph_prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *client_device)
+{
+    if (sig->n_fetches == 0 && sig->n_targets == 0)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Must specify at least one target to fetch or execute.");
+    feeds f = {0};
+    trn_edge *fetch = trn_xalloc((size_t)TRN_MAX(sig->n_fetches, 1) * sizeof *fetch);
+    bool *keep = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *keep);
+    int *stack = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *stack);
+    trn_err err = prune(out, g, sig, client_device, &f, fetch, keep, stack);
+    feeds_fini(&f);
+    free(fetch);
+    free(keep);
+    free(stack);
+    return err;
+}
+
+trn_err trn_graph_check_ops(const trn_graph *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        const trn_gnode *nd = g->node[i];
+        if (nd && !nd->n.def && !(g->lib && trn_funclib_has(g->lib, nd->n.op)))
+            return missing_op(g, nd);
+    }
+    return TRN_OK;
+}

@@ -1,0 +1,812 @@
+/* Random numbers: the same bits as TensorFlow's CPU kernels for the same seeds, shapes and number of runs.
+ *
+ * A stateful node owns a generator; each run takes its share by moving the counter on (256 blocks per output, as TensorFlow reserves), so
+ * concurrent steps never see the same samples. What a run fills then depends on the element's position only, never on threads.
+ * Logarithms, sines and roots are libm's scalar ones, as TensorFlow's are: vector versions round differently. */
+#include "ops/philox.h"
+#include "ops/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define RESERVED 256 /* blocks that TensorFlow sets aside per output */
+
+/* ---- generators ----------------------------------------------------------------------------------------------- */
+
+typedef struct generator {
+    trn_mutex mu;
+    trn_philox gen;
+} generator;
+
+static trn_err generator_init(trn_kinit *ki)
+{
+    uint64_t seed = (uint64_t)trn_attr_int(ki->node, "seed"), seed2 = (uint64_t)trn_attr_int(ki->node, "seed2");
+    if (seed == 0 && seed2 == 0) {
+        seed = trn_random64();
+        seed2 = trn_random64();
+    }
+    generator *g = trn_xalloc(sizeof *g);
+    trn_mutex_init(&g->mu, TRN_RANK_RES);
+    g->gen = trn_philox_seed(seed, seed2);
+    ki->state = g;
+    return TRN_OK;
+}
+
+static void generator_fini(void *state)
+{
+    generator *g = state;
+    if (g)
+        trn_mutex_fini(&g->mu);
+    free(g);
+}
+
+static trn_philox reserve(trn_kctx *k, uint64_t blocks)
+{
+    generator *g = k->state;
+    trn_lock(&g->mu);
+    trn_philox mine = g->gen;
+    trn_philox_skip(&g->gen, blocks);
+    trn_unlock(&g->mu);
+    return mine;
+}
+
+/* Two seeds made into key and counter by one scrambling block. */
+static trn_err stateless(trn_philox *out, const trn_tensor *seed)
+{
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(seed->shape.rank == 1 && seed->count == 2, "seed must have shape [2], not %s", trn_shape_text(text, &seed->shape));
+    uint64_t s[2];
+    for (int i = 0; i < 2; i++)
+        switch (seed->dtype) {
+        case TRN_INT32: s[i] = (uint64_t)(int64_t)TRN_DATA(seed, int32_t)[i]; break;
+        case TRN_UINT32: s[i] = TRN_DATA(seed, uint32_t)[i]; break;
+        default: s[i] = TRN_DATA(seed, uint64_t)[i]; break;
+        }
+    trn_philox scramble = {.lo = s[0], .hi = s[1], .key = 0x02461e293ec8f720u};
+    uint32_t mix[4];
+    trn_philox_next(&scramble, mix);
+    *out = (trn_philox){.lo = 0, .hi = mix[2] | (uint64_t)mix[3] << 32, .key = mix[0] | (uint64_t)mix[1] << 32};
+    return TRN_OK;
+}
+
+/* Inputs key, counter, alg at `at` of a V2 op. */
+static trn_err from_key_counter(trn_philox *out, const trn_kctx *k, int at)
+{
+    const trn_tensor *key = trn_in(k, at), *counter = trn_in(k, at + 1), *alg = trn_in(k, at + 2);
+    TRN_CHECK_ARG(alg->shape.rank == 0, "alg must be a scalar");
+    int a = TRN_DATA(alg, int32_t)[0];
+    TRN_CHECK_ARG(a == 1 || a == 3, "unsupported algorithm id %d: only Philox (1) and auto-select (3) are known here", a);
+    TRN_CHECK_ARG(key->shape.rank == 1 && key->count == 1, "key must have shape [1]");
+    TRN_CHECK_ARG(counter->shape.rank == 1 && counter->count >= 2, "counter must be a vector of at least 2 elements");
+    *out = (trn_philox){.lo = TRN_DATA(counter, uint64_t)[0], .hi = TRN_DATA(counter, uint64_t)[1], .key = TRN_DATA(key, uint64_t)[0]};
+    return TRN_OK;
+}
+
+/* ---- shapes --------------------------------------------------------------------------------------------------- */
+
+static trn_err shape_of_input(trn_shape *out, const trn_tensor *t)
+{
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(t->shape.rank == 1, "shape must be a vector of {int32,int64}, got shape %s", trn_shape_text(text, &t->shape));
+    TRN_CHECK_ARG(t->count <= TRN_MAX_RANK, "shape has %lld dimensions, at most %d are possible", (long long)t->count, TRN_MAX_RANK);
+    trn_shape s = {.rank = (int32_t)t->count};
+    for (int i = 0; i < s.rank; i++) {
+        s.dim[i] = t->dtype == TRN_INT32 ? TRN_DATA(t, int32_t)[i] : TRN_DATA(t, int64_t)[i];
+        TRN_CHECK_ARG(s.dim[i] >= 0, "dimension %d of the shape is %lld: must be >= 0", i, (long long)s.dim[i]);
+    }
+    *out = s;
+    return TRN_OK;
+}
+
+/* Output 0 is what input 0 says. */
+static trn_err sh_from_input(trn_shctx *s)
+{
+    if (s->value[0])
+        return shape_of_input(&s->out[0], s->value[0]);
+    if (s->in[0].rank == 1 && s->in[0].dim[0] >= 0 && s->in[0].dim[0] <= TRN_MAX_RANK) {
+        s->out[0].rank = (int32_t)s->in[0].dim[0];
+        for (int i = 0; i < s->out[0].rank; i++)
+            s->out[0].dim[i] = -1;
+    }
+    return TRN_OK;
+}
+
+/* Output 0 is what input 0 says, followed by the shape of input 1. */
+static trn_err sh_from_input_and_params(trn_shctx *s)
+{
+    trn_shape a = trn_shape_unknown();
+    if (s->value[0])
+        TRN_TRY(shape_of_input(&a, s->value[0]));
+    const trn_shape *b = &s->in[1];
+    if (a.rank < 0 || b->rank < 0 || a.rank + b->rank > TRN_MAX_RANK)
+        return TRN_OK;
+    memcpy(a.dim + a.rank, b->dim, sizeof(int64_t) * (size_t)b->rank);
+    a.rank += b->rank;
+    s->out[0] = a;
+    return TRN_OK;
+}
+
+static trn_err sh_multinomial(trn_shctx *s)
+{
+    int64_t n = s->value[1] && s->value[1]->count == 1 ? TRN_DATA(s->value[1], int32_t)[0] : -1;
+    s->out[0] = trn_shape_of(2, s->in[0].rank == 2 ? s->in[0].dim[0] : (int64_t)-1, n < 0 ? (int64_t)-1 : n);
+    return TRN_OK;
+}
+
+static trn_err sh_key_counter(trn_shctx *s)
+{
+    s->out[0] = trn_shape_vector(1);
+    s->out[1] = trn_shape_vector(2);
+    if (s->n_out > 2)
+        s->out[2] = trn_shape_scalar();
+    return TRN_OK;
+}
+
+/* ---- filling a tensor ----------------------------------------------------------------------------------------- */
+
+typedef enum dist { UNIFORM, NORMAL, TRUNCATED, UNIFORM_INT, FULL_INT } dist;
+
+/* 2·log and the angle are computed in TensorFlow's mixture of precisions. */
+static inline void box_muller_f32(uint32_t x0, uint32_t x1, float *f0, float *f1)
+{
+    float u1 = trn_philox_f32(x0);
+    if (u1 < 1.0e-7f)
+        u1 = 1.0e-7f;
+    float v1 = (float)(2.0f * M_PI * (double)trn_philox_f32(x1));
+    float u2 = sqrtf(-2.0f * logf(u1));
+    sincosf(v1, f0, f1);
+    *f0 *= u2;
+    *f1 *= u2;
+}
+
+static inline void box_muller_f64(const uint32_t x[4], double *d0, double *d1)
+{
+    double u1 = trn_philox_f64(x[0], x[1]);
+    if (u1 < 1.0e-7)
+        u1 = 1.0e-7;
+    double v1 = 2 * M_PI * trn_philox_f64(x[2], x[3]);
+    double u2 = sqrt(-2.0 * log(u1));
+    sincos(v1, d0, d1);
+    *d0 *= u2;
+    *d1 *= u2;
+}
+
+#define LANES 8
+#define CHUNK 32 /* blocks turned into elements at a time */
+
+/* CHUNK blocks, LANES at a time side by side so that the rounds vectorise. */
+TRN_CLONES static void blocks(const trn_philox *p, uint32_t out[CHUNK * 4])
+{
+    for (int at = 0; at < CHUNK; at += LANES) {
+        uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+        for (int i = 0; i < LANES; i++) {
+            trn_philox q = *p;
+            trn_philox_skip(&q, (uint64_t)(at + i));
+            c0[i] = (uint32_t)q.lo, c1[i] = (uint32_t)(q.lo >> 32), c2[i] = (uint32_t)q.hi, c3[i] = (uint32_t)(q.hi >> 32);
+        }
+        uint32_t k0 = (uint32_t)p->key, k1 = (uint32_t)(p->key >> 32);
+        for (int r = 0; r < 10; r++) {
+            for (int i = 0; i < LANES; i++) {
+                uint64_t a = (uint64_t)TRN_PHILOX_M0 * c0[i], b = (uint64_t)TRN_PHILOX_M1 * c2[i];
+                c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
+                c1[i] = (uint32_t)b;
+                c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
+                c3[i] = (uint32_t)a;
+            }
+            k0 += TRN_PHILOX_W0;
+            k1 += TRN_PHILOX_W1;
+        }
+        for (int i = 0; i < LANES; i++) {
+            uint32_t *o = out + (at + i) * 4;
+            o[0] = c0[i], o[1] = c1[i], o[2] = c2[i], o[3] = c3[i];
+        }
+    }
+}
+
+/* n samples (a multiple of 4) into elements: n of them, or n/2 when they take 64 bits. */
+static void to_uniform(trn_dtype dtype, void *out, const uint32_t *u, int n)
+{
+    switch (dtype) {
+    case TRN_FLOAT:
+        for (int i = 0; i < n; i++)
+            ((float *)out)[i] = trn_philox_f32(u[i]);
+        break;
+    case TRN_DOUBLE:
+        for (int i = 0; i < n / 2; i++)
+            ((double *)out)[i] = trn_philox_f64(u[2 * i], u[2 * i + 1]);
+        break;
+    case TRN_HALF: /* ten bits of mantissa; the difference is exact */
+        for (int i = 0; i < n; i++)
+            ((trn_half *)out)[i] = trn_half_from_f32((float)(u[i] & 0x3ff) * 0x1p-10f);
+        break;
+    case TRN_BFLOAT16:
+        for (int i = 0; i < n; i++)
+            ((trn_bf16 *)out)[i] = trn_bf16_from_f32((float)(u[i] & 0x7f) * 0x1p-7f);
+        break;
+    default: break;
+    }
+}
+
+static void to_normal(trn_dtype dtype, void *out, const uint32_t *u, int n)
+{
+    if (dtype == TRN_DOUBLE) {
+        for (int i = 0; i < n; i += 4)
+            box_muller_f64(u + i, (double *)out + i / 2, (double *)out + i / 2 + 1);
+        return;
+    }
+    for (int i = 0; i < n; i += 2) {
+        float f[2];
+        box_muller_f32(u[i], u[i + 1], &f[0], &f[1]);
+        for (int j = 0; j < 2; j++)
+            switch (dtype) {
+            case TRN_HALF: ((trn_half *)out)[i + j] = trn_half_from_f32(f[j]); break;
+            case TRN_BFLOAT16: ((trn_bf16 *)out)[i + j] = trn_bf16_from_f32(f[j]); break;
+            default: ((float *)out)[i + j] = f[j]; break;
+            }
+    }
+}
+
+static void to_int(trn_dtype dtype, void *out, const uint32_t *u, int n, bool full, uint64_t lo, uint64_t range)
+{
+    if (dtype == TRN_INT32 || dtype == TRN_UINT32) {
+        uint32_t r = (uint32_t)range;
+        for (int i = 0; i < n; i++)
+            ((uint32_t *)out)[i] = full ? u[i] : (uint32_t)lo + u[i] % r;
+        return;
+    }
+    for (int i = 0; i < n / 2; i++) {
+        uint64_t x = u[2 * i] | (uint64_t)u[2 * i + 1] << 32;
+        ((uint64_t *)out)[i] = full ? x : lo + x % range;
+    }
+}
+
+struct fill {
+    trn_philox gen;
+    trn_dtype dtype;
+    dist kind;
+    char *data;
+    int64_t count;
+    int size, per_block; /* bytes of an element; elements of a block */
+    uint64_t lo, range;
+};
+
+static void fill_fixed(void *arg, int64_t begin, int64_t end)
+{
+    const struct fill *f = arg;
+    uint32_t u[CHUNK * 4];
+    char tmp[CHUNK * 4 * sizeof(uint32_t)] __attribute__((aligned(64)));
+    for (int64_t at = begin; at < end; at += CHUNK) {
+        int64_t n_blocks = TRN_MIN(end - at, (int64_t)CHUNK), first = at * f->per_block;
+        int64_t n = TRN_MIN(n_blocks * f->per_block, f->count - first);
+        trn_philox p = f->gen;
+        trn_philox_skip(&p, (uint64_t)at);
+        if (n_blocks == CHUNK)
+            blocks(&p, u);
+        else
+            for (int i = 0; i < n_blocks; i++)
+                trn_philox_next(&p, u + 4 * i);
+        bool whole = n == n_blocks * f->per_block; /* else the last block is cut off */
+        char *out = whole ? f->data + first * f->size : tmp;
+        switch (f->kind) {
+        case UNIFORM: to_uniform(f->dtype, out, u, (int)n_blocks * 4); break;
+        case NORMAL: to_normal(f->dtype, out, u, (int)n_blocks * 4); break;
+        default: to_int(f->dtype, out, u, (int)n_blocks * 4, f->kind == FULL_INT, f->lo, f->range); break;
+        }
+        if (!whole)
+            memcpy(f->data + first * f->size, tmp, (size_t)(n * f->size));
+    }
+}
+
+/* Normals within two deviations. A group takes as many samples as it needs from a region of its own. */
+static void fill_truncated(void *arg, int64_t begin, int64_t end)
+{
+    const struct fill *f = arg;
+    for (int64_t at = begin; at < end; at++) {
+        trn_philox p = f->gen;
+        trn_philox_skip(&p, (uint64_t)(at * (f->per_block * RESERVED / 4)));
+        int64_t first = at * f->per_block, n = TRN_MIN((int64_t)f->per_block, f->count - first), have = 0;
+        while (have < n) {
+            uint32_t u[4];
+            trn_philox_next(&p, u);
+            if (f->dtype == TRN_DOUBLE) {
+                double d[2];
+                box_muller_f64(u, &d[0], &d[1]);
+                for (int i = 0; i < 2 && have < n; i++)
+                    if (fabs(d[i]) < 2.0)
+                        ((double *)f->data)[first + have++] = d[i];
+                continue;
+            }
+            float x[4];
+            box_muller_f32(u[0], u[1], &x[0], &x[1]);
+            box_muller_f32(u[2], u[3], &x[2], &x[3]);
+            for (int i = 0; i < 4 && have < n; i++) {
+                if (!(fabsf(x[i]) < 2.0f))
+                    continue;
+                int64_t o = first + have++;
+                switch (f->dtype) {
+                case TRN_HALF: ((trn_half *)f->data)[o] = trn_half_from_f32(x[i]); break;
+                case TRN_BFLOAT16: ((trn_bf16 *)f->data)[o] = trn_bf16_from_f32(x[i]); break;
+                default: ((float *)f->data)[o] = x[i]; break;
+                }
+            }
+        }
+    }
+}
+
+static void fill(trn_kctx *k, trn_tensor *t, trn_philox gen, dist kind, uint64_t lo, uint64_t range)
+{
+    struct fill f = {gen, t->dtype, kind, t->data, t->count, (int)trn_dtype_size(t->dtype), 4, lo, range};
+    if (f.size == 8)
+        f.per_block = 2;
+    int64_t n = (t->count + f.per_block - 1) / f.per_block;
+    trn_k_for(k, n, kind == UNIFORM || kind >= UNIFORM_INT ? 16384 : 2048, kind == TRUNCATED ? fill_truncated : fill_fixed, &f);
+}
+
+static trn_err out_of_shape(trn_tensor **out, trn_kctx *k)
+{
+    trn_shape s;
+    TRN_TRY(shape_of_input(&s, trn_in(k, 0)));
+    return trn_out_new(out, k, 0, k->node->out_types[0], &s);
+}
+
+static trn_err stateful_fill(trn_kctx *k, dist kind)
+{
+    trn_tensor *t;
+    TRN_TRY(out_of_shape(&t, k));
+    fill(k, t, reserve(k, (uint64_t)t->count * RESERVED), kind, 0, 0);
+    return TRN_OK;
+}
+static trn_err random_uniform(trn_kctx *k) { return stateful_fill(k, UNIFORM); }
+static trn_err random_normal(trn_kctx *k) { return stateful_fill(k, NORMAL); }
+static trn_err random_truncated(trn_kctx *k) { return stateful_fill(k, TRUNCATED); }
+
+/* minval and maxval at inputs `at`, `at` + 1. */
+static trn_err int_range(uint64_t *lo, uint64_t *range, const trn_kctx *k, int at)
+{
+    const trn_tensor *a = trn_in(k, at), *b = trn_in(k, at + 1);
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(a->shape.rank == 0, "minval must be 0-D, got shape %s", trn_shape_text(text, &a->shape));
+    TRN_CHECK_ARG(b->shape.rank == 0, "maxval must be 0-D, got shape %s", trn_shape_text(text, &b->shape));
+    int64_t x, y;
+    if (a->dtype == TRN_INT32)
+        x = TRN_DATA(a, int32_t)[0], y = TRN_DATA(b, int32_t)[0];
+    else
+        x = TRN_DATA(a, int64_t)[0], y = TRN_DATA(b, int64_t)[0];
+    TRN_CHECK_ARG(x < y, "Need minval < maxval, got %lld >= %lld", (long long)x, (long long)y);
+    *lo = (uint64_t)x;
+    *range = (uint64_t)y - (uint64_t)x;
+    return TRN_OK;
+}
+
+static trn_err random_uniform_int(trn_kctx *k)
+{
+    trn_tensor *t;
+    TRN_TRY(out_of_shape(&t, k));
+    if (t->count == 0)
+        return TRN_OK;
+    uint64_t lo, range;
+    TRN_TRY(int_range(&lo, &range, k, 1));
+    fill(k, t, reserve(k, (uint64_t)t->count * RESERVED), UNIFORM_INT, lo, range);
+    return TRN_OK;
+}
+
+static trn_err stateless_fill(trn_kctx *k, dist kind, bool v2)
+{
+    trn_philox gen;
+    if (v2)
+        TRN_TRY(from_key_counter(&gen, k, 1));
+    else
+        TRN_TRY(stateless(&gen, trn_in(k, 1)));
+    trn_tensor *t;
+    TRN_TRY(out_of_shape(&t, k));
+    uint64_t lo = 0, range = 0;
+    if (t->count && kind == UNIFORM_INT)
+        TRN_TRY(int_range(&lo, &range, k, v2 ? 4 : 2));
+    fill(k, t, gen, kind, lo, range);
+    return TRN_OK;
+}
+static trn_err stateless_uniform(trn_kctx *k) { return stateless_fill(k, UNIFORM, false); }
+static trn_err stateless_normal(trn_kctx *k) { return stateless_fill(k, NORMAL, false); }
+static trn_err stateless_truncated(trn_kctx *k) { return stateless_fill(k, TRUNCATED, false); }
+static trn_err stateless_uniform_int(trn_kctx *k) { return stateless_fill(k, UNIFORM_INT, false); }
+static trn_err stateless_full_int(trn_kctx *k) { return stateless_fill(k, FULL_INT, false); }
+static trn_err stateless_uniform_v2(trn_kctx *k) { return stateless_fill(k, UNIFORM, true); }
+static trn_err stateless_normal_v2(trn_kctx *k) { return stateless_fill(k, NORMAL, true); }
+static trn_err stateless_truncated_v2(trn_kctx *k) { return stateless_fill(k, TRUNCATED, true); }
+static trn_err stateless_uniform_int_v2(trn_kctx *k) { return stateless_fill(k, UNIFORM_INT, true); }
+static trn_err stateless_full_int_v2(trn_kctx *k) { return stateless_fill(k, FULL_INT, true); }
+
+/* StatelessRandomGetKeyCounter, …GetKeyCounterAlg: outputs key, counter[, alg]. */
+static trn_err get_key_counter(trn_kctx *k)
+{
+    trn_philox p;
+    TRN_TRY(stateless(&p, trn_in(k, 0)));
+    trn_shape one = trn_shape_vector(1), two = trn_shape_vector(2), scalar = trn_shape_scalar();
+    trn_tensor *key, *counter, *alg;
+    TRN_TRY(trn_out_new(&key, k, 0, TRN_UINT64, &one));
+    TRN_TRY(trn_out_new(&counter, k, 1, TRN_UINT64, &two));
+    TRN_DATA_MUT(key, uint64_t)[0] = p.key;
+    TRN_DATA_MUT(counter, uint64_t)[0] = p.lo;
+    TRN_DATA_MUT(counter, uint64_t)[1] = p.hi;
+    if (k->n_out > 2) {
+        TRN_TRY(trn_out_new(&alg, k, 2, TRN_INT32, &scalar));
+        TRN_DATA_MUT(alg, int32_t)[0] = 1;
+    }
+    return TRN_OK;
+}
+
+static trn_err get_alg(trn_kctx *k)
+{
+    trn_shape scalar = trn_shape_scalar();
+    trn_tensor *alg;
+    TRN_TRY(trn_out_new(&alg, k, 0, TRN_INT32, &scalar));
+    TRN_DATA_MUT(alg, int32_t)[0] = 1; /* Philox */
+    return TRN_OK;
+}
+
+/* ---- shuffling, sampling -------------------------------------------------------------------------------------- */
+
+static trn_err random_shuffle(trn_kctx *k)
+{
+    const trn_tensor *in = trn_in(k, 0);
+    int64_t rows = in->shape.rank > 0 ? in->shape.dim[0] : 1;
+    if (in->count <= 1 || rows <= 1) {
+        trn_out_set(k, 0, trn_tensor_ref(in));
+        return TRN_OK;
+    }
+    TRN_CHECK_ARG(rows <= UINT32_MAX, "%lld rows are too many to shuffle", (long long)rows);
+    trn_philox1 rng = trn_philox1_of(reserve(k, (uint64_t)(rows - 1 + 3) / 4));
+    uint32_t *order = malloc((size_t)rows * sizeof *order);
+    if (!order)
+        return trn_err_oom();
+    for (int64_t i = 0; i < rows; i++)
+        order[i] = (uint32_t)i;
+    for (int64_t i = 0; i < rows - 1; i++) {
+        int64_t j = i + trn_philox1_next(&rng) % (uint32_t)(rows - i);
+        uint32_t x = order[i];
+        order[i] = order[j];
+        order[j] = x;
+    }
+    trn_tensor *out;
+    trn_err err = trn_out_new(&out, k, 0, in->dtype, &in->shape);
+    int64_t per = in->count / rows;
+    size_t bytes = (size_t)per * trn_dtype_size(in->dtype);
+    bool plain = trn_dtype_is_plain(in->dtype);
+    for (int64_t i = 0; i < rows && !err; i++)
+        if (plain)
+            memcpy((char *)out->data + (size_t)i * bytes, (const char *)in->data + order[i] * bytes, bytes);
+        else
+            err = trn_tensor_copy_elems(out, i * per, in, order[i] * per, per);
+    free(order);
+    return err;
+}
+
+static double real_at(const trn_tensor *t, int64_t i)
+{
+    switch (t->dtype) {
+    case TRN_HALF: return trn_half_to_f32(TRN_DATA(t, trn_half)[i]);
+    case TRN_BFLOAT16: return trn_bf16_to_f32(TRN_DATA(t, trn_bf16)[i]);
+    case TRN_FLOAT: return TRN_DATA(t, float)[i];
+    case TRN_DOUBLE: return TRN_DATA(t, double)[i];
+    case TRN_INT32: return TRN_DATA(t, int32_t)[i];
+    case TRN_INT64: return (double)TRN_DATA(t, int64_t)[i];
+    default: return 0;
+    }
+}
+
+/* Number of classes whose cumulated weight is at most x. */
+static int64_t upper_bound(const double *cdf, int64_t n, double x)
+{
+    int64_t lo = 0;
+    while (n > 0) {
+        int64_t half = n / 2;
+        if (!(x < cdf[lo + half])) {
+            lo += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return lo;
+}
+
+static trn_err multinomial_shape(trn_shape *out, const trn_kctx *k)
+{
+    const trn_tensor *logits = trn_in(k, 0), *num = trn_in(k, 1);
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(logits->shape.rank == 2, "logits should be a matrix, got shape %s", trn_shape_text(text, &logits->shape));
+    TRN_CHECK_ARG(num->shape.rank == 0, "num_samples should be a scalar, got shape %s", trn_shape_text(text, &num->shape));
+    int32_t n = TRN_DATA(num, int32_t)[0];
+    TRN_CHECK_ARG(n >= 0, "num_samples should be nonnegative, got %d", n);
+    TRN_CHECK_ARG(logits->shape.dim[0] <= INT32_MAX && logits->shape.dim[1] <= INT32_MAX, "logits are too large: %s",
+                  trn_shape_text(text, &logits->shape));
+    TRN_CHECK_ARG(logits->shape.dim[1] > 0, "num_classes should be positive, got 0");
+    *out = trn_shape_of(2, logits->shape.dim[0], (int64_t)n);
+    return TRN_OK;
+}
+
+/* Samples follow each other over the whole batch, which is what TensorFlow does with one shard. */
+static trn_err multinomial_fill(trn_kctx *k, const trn_shape *shape, trn_philox gen)
+{
+    const trn_tensor *logits = trn_in(k, 0);
+    trn_tensor *out;
+    TRN_TRY(trn_out_new(&out, k, 0, k->node->out_types[0], shape));
+    if (out->count == 0)
+        return TRN_OK;
+    int64_t classes = logits->shape.dim[1], n = shape->dim[1];
+    double *cdf = malloc((size_t)classes * sizeof *cdf);
+    if (!cdf)
+        return trn_err_oom();
+    trn_philox1 rng = trn_philox1_of(gen);
+    for (int64_t b = 0; b < shape->dim[0]; b++) {
+        double max = -INFINITY, total = 0;
+        for (int64_t j = 0; j < classes; j++) {
+            double x = real_at(logits, b * classes + j);
+            if (isfinite(x) && x > max)
+                max = x;
+        }
+        for (int64_t j = 0; j < classes; j++) {
+            double x = real_at(logits, b * classes + j);
+            if (isfinite(x))
+                total += exp(x - max);
+            cdf[j] = total;
+        }
+        for (int64_t j = 0; j < n; j++) {
+            uint32_t x0 = trn_philox1_next(&rng), x1 = trn_philox1_next(&rng);
+            int64_t c = upper_bound(cdf, classes, trn_philox_f64(x0, x1) * total);
+            if (out->dtype == TRN_INT32)
+                TRN_DATA_MUT(out, int32_t)[b * n + j] = (int32_t)c;
+            else
+                TRN_DATA_MUT(out, int64_t)[b * n + j] = c;
+        }
+    }
+    free(cdf);
+    return TRN_OK;
+}
+
+static trn_err multinomial(trn_kctx *k)
+{
+    trn_shape s;
+    TRN_TRY(multinomial_shape(&s, k));
+    trn_philox gen = {0};
+    if (s.dim[0] && s.dim[1]) /* a double is two samples */
+        gen = reserve(k, (uint64_t)(s.dim[0] * ((s.dim[1] + 3) / 4 * 4 * 2)) * RESERVED);
+    return multinomial_fill(k, &s, gen);
+}
+
+static trn_err stateless_multinomial(trn_kctx *k)
+{
+    trn_shape s;
+    TRN_TRY(multinomial_shape(&s, k));
+    trn_philox gen;
+    TRN_TRY(stateless(&gen, trn_in(k, 2)));
+    return multinomial_fill(k, &s, gen);
+}
+
+/* ---- gamma, Poisson ------------------------------------------------------------------------------------------- */
+
+/* Doubles two at a time from one block; TensorFlow hands out the second first. */
+typedef struct doubles {
+    trn_philox gen;
+    double u[2], n[2];
+    int left_u, left_n;
+} doubles;
+
+static double next_uniform(doubles *d)
+{
+    if (d->left_u == 0) {
+        uint32_t x[4];
+        trn_philox_next(&d->gen, x);
+        d->u[0] = trn_philox_f64(x[0], x[1]);
+        d->u[1] = trn_philox_f64(x[2], x[3]);
+        d->left_u = 2;
+    }
+    return d->u[--d->left_u];
+}
+
+static double next_normal(doubles *d)
+{
+    if (d->left_n == 0) {
+        uint32_t x[4];
+        trn_philox_next(&d->gen, x);
+        box_muller_f64(x, &d->n[0], &d->n[1]);
+        d->left_n = 2;
+    }
+    return d->n[--d->left_n];
+}
+
+/* Marsaglia and Tsang, ACM TOMS 26(3), 2000. */
+static double gamma_one(doubles *g, double alpha)
+{
+    if (alpha == 1.0)
+        return -log1p(-next_uniform(g));
+    bool small = alpha < 1;
+    double d = alpha + (small ? 2.0 / 3 : -1.0 / 3), c = 1.0 / 3 / sqrt(d);
+    for (;;) {
+        double x = next_normal(g), v = 1 + c * x;
+        if (v <= 0)
+            continue;
+        v = v * v * v;
+        double u = next_uniform(g);
+        if (u < 1 - 0.0331 * (x * x) * (x * x) || log(u) < 0.5 * x * x + d * (1 - v + log(v))) {
+            double res = d * v;
+            return small ? res * pow(next_uniform(g), 1 / alpha) : res;
+        }
+        if (isnan(v))
+            return v;
+    }
+}
+
+/* Knuth's product of uniforms for small rates; Hörmann's transformed rejection (PTRS, 1993) for large ones. Gives NaN when a sample cannot
+ * be found: the rate is not a number, or so large that no sample fits the output's dtype. */
+static double poisson_one(doubles *g, double rate, double highest)
+{
+    if (rate < 10) {
+        double limit = exp(-rate), prod = 1, x = 0;
+        for (;; x += 1) {
+            prod *= next_uniform(g);
+            if (prod <= limit && x <= highest)
+                return x;
+        }
+    }
+    double log_rate = log(rate), b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b, inv_alpha = 1.1239 + 1.1328 / (b - 3.4);
+    for (int tries = 0; tries < 100000; tries++) {
+        double u = next_uniform(g) - 0.5, v = next_uniform(g), us = 0.5 - fabs(u);
+        double n = floor((2 * a / us + b) * u + rate + 0.43);
+        if (n > highest)
+            continue;
+        if (us >= 0.07 && v <= 0.9277 - 3.6224 / (b - 2))
+            return n;
+        if (n < 0 || (us < 0.013 && v > us))
+            continue;
+        double s = log(v * inv_alpha / (a / (us * us) + b)), t = -rate + n * log_rate - lgamma(n + 1);
+        if (s <= t)
+            return n;
+    }
+    return NAN;
+}
+
+struct sampled {
+    trn_philox gen;
+    const trn_tensor *param;
+    trn_tensor *out;
+    int64_t per_param;
+    double highest;
+    _Atomic bool failed;
+};
+
+static void put_real(trn_tensor *t, int64_t i, double v)
+{
+    switch (t->dtype) {
+    case TRN_HALF: TRN_DATA_MUT(t, trn_half)[i] = trn_half_from_f32((float)v); break;
+    case TRN_FLOAT: TRN_DATA_MUT(t, float)[i] = (float)v; break;
+    case TRN_DOUBLE: TRN_DATA_MUT(t, double)[i] = v; break;
+    case TRN_INT32: TRN_DATA_MUT(t, int32_t)[i] = (int32_t)v; break;
+    case TRN_INT64: TRN_DATA_MUT(t, int64_t)[i] = v >= 0x1p63 ? INT64_MAX : (int64_t)v; break;
+    default: break;
+    }
+}
+
+static doubles doubles_at(const struct sampled *s, int64_t i)
+{
+    doubles d = {.gen = s->gen};
+    trn_philox_skip(&d.gen, (uint64_t)i * RESERVED);
+    return d;
+}
+
+static void gamma_piece(void *arg, int64_t begin, int64_t end)
+{
+    struct sampled *s = arg;
+    for (int64_t i = begin; i < end; i++) {
+        doubles d = doubles_at(s, i);
+        int64_t p = i / s->per_param;
+        put_real(s->out, (i % s->per_param) * s->param->count + p, gamma_one(&d, real_at(s->param, p)));
+    }
+}
+
+static void poisson_piece(void *arg, int64_t begin, int64_t end)
+{
+    struct sampled *s = arg;
+    bool floating = s->out->dtype != TRN_INT32 && s->out->dtype != TRN_INT64;
+    for (int64_t i = begin; i < end; i++) {
+        doubles d = doubles_at(s, i);
+        int64_t p = i / s->per_param;
+        double rate = real_at(s->param, p), x;
+        if (isinf(rate) && rate > 0) {
+            x = floating ? INFINITY : 0;
+        } else if (isnan(x = poisson_one(&d, rate, s->highest))) {
+            atomic_store_explicit(&s->failed, true, memory_order_relaxed);
+            return;
+        }
+        put_real(s->out, (i % s->per_param) * s->param->count + p, x);
+    }
+}
+
+/* Output shape is input 0's value followed by the parameters' shape: one sample of every parameter per position. */
+static trn_err sample(trn_kctx *k, void (*piece)(void *, int64_t, int64_t))
+{
+    const trn_tensor *param = trn_in(k, 1);
+    trn_shape shape;
+    TRN_TRY(shape_of_input(&shape, trn_in(k, 0)));
+    struct sampled s = {.param = param};
+    TRN_TRY(trn_shape_count(&s.per_param, &shape));
+    TRN_CHECK_ARG(shape.rank + param->shape.rank <= TRN_MAX_RANK, "the output would have more than %d dimensions", TRN_MAX_RANK);
+    memcpy(shape.dim + shape.rank, param->shape.dim, sizeof(int64_t) * (size_t)param->shape.rank);
+    shape.rank += param->shape.rank;
+    TRN_TRY(trn_out_new(&s.out, k, 0, k->node->out_types[0], &shape));
+    if (s.out->count == 0)
+        return TRN_OK;
+    s.gen = reserve(k, (uint64_t)s.out->count * RESERVED);
+    switch (s.out->dtype) {
+    case TRN_HALF: s.highest = 65504; break;
+    case TRN_FLOAT: s.highest = 0x1.fffffep127; break;
+    case TRN_DOUBLE: s.highest = 0x1.fffffffffffffp1023; break;
+    case TRN_INT32: s.highest = INT32_MAX; break;
+    default: s.highest = 0x1p63; break;
+    }
+    trn_k_for(k, s.out->count, 1024, piece, &s);
+    TRN_CHECK_ARG(!atomic_load(&s.failed), "a rate is not a number, or too large for samples of dtype %s", trn_dtype_name(s.out->dtype));
+    return TRN_OK;
+}
+
+static trn_err random_gamma(trn_kctx *k) { return sample(k, gamma_piece); }
+static trn_err random_poisson(trn_kctx *k) { return sample(k, poisson_piece); }
+
+/* clang-format off */
+#define SEEDS "seed:int=0, seed2:int=0"
+#define OWN_GENERATOR TRN_OP_STATEFUL, generator_init, generator_fini
+const trn_op trn_ops_random[] = {
+    {"RandomUniform", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_uniform, OWN_GENERATOR},
+    {"RandomStandardNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_normal, OWN_GENERATOR},
+    {"TruncatedNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_truncated, OWN_GENERATOR},
+    {"RandomUniformInt", "shape:T, minval:Tout, maxval:Tout -> output:Tout; " SEEDS ", Tout:i32|i64, T:i32|i64", sh_from_input,
+     random_uniform_int, OWN_GENERATOR},
+    {"RandomShuffle", "value:T -> output:T; " SEEDS ", T:any", trn_sh_same, random_shuffle, OWN_GENERATOR},
+    {"Multinomial", "logits:T, num_samples:i32 -> output:output_dtype; " SEEDS ", T:float, output_dtype:i32|i64=i64", sh_multinomial,
+     multinomial, OWN_GENERATOR},
+    {"RandomGamma", "shape:S, alpha:T -> output:T; " SEEDS ", S:i32|i64, T:f16|f32|f64", sh_from_input_and_params, random_gamma,
+     OWN_GENERATOR},
+    {"RandomPoisson", "shape:S, rate:dtype -> output:dtype; " SEEDS ", S:i32|i64, dtype:f16|f32|f64", sh_from_input_and_params,
+     random_poisson, OWN_GENERATOR},
+    {"RandomPoissonV2",
+     "shape:S, rate:R -> output:dtype; " SEEDS ", S:i32|i64, R:f16|f32|f64|i32|i64=f64, dtype:f16|f32|f64|i32|i64=i64",
+     sh_from_input_and_params, random_poisson, OWN_GENERATOR},
+
+    {"StatelessRandomUniform", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+     stateless_uniform, 0},
+    {"StatelessRandomNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+     stateless_normal, 0},
+    {"StatelessTruncatedNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+     stateless_truncated, 0},
+    {"StatelessRandomUniformInt",
+     "shape:T, seed:Tseed, minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64, T:i32|i64, Tseed:i32|i64=i64", sh_from_input,
+     stateless_uniform_int, 0},
+    {"StatelessRandomUniformFullInt",
+     "shape:T, seed:Tseed -> output:dtype; dtype:i32|i64|u32|u64=u64, T:i32|i64=i32, Tseed:i32|i64|u32|u64=i64", sh_from_input,
+     stateless_full_int, 0},
+    {"StatelessRandomUniformV2",
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     stateless_uniform_v2, 0},
+    {"StatelessRandomNormalV2",
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     stateless_normal_v2, 0},
+    {"StatelessTruncatedNormalV2",
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     stateless_truncated_v2, 0},
+    {"StatelessRandomUniformIntV2",
+     "shape:Tshape, key:u64, counter:u64, alg:i32, minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64, Tshape:i32|i64=i32",
+     sh_from_input, stateless_uniform_int_v2, 0},
+    {"StatelessRandomUniformFullIntV2",
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:i32|i64|u32|u64=u64, Tshape:i32|i64=i32", sh_from_input,
+     stateless_full_int_v2, 0},
+    {"StatelessRandomGetKeyCounter", "seed:Tseed -> key:u64, counter:u64; Tseed:i32|i64=i64", sh_key_counter, get_key_counter,
+     TRN_OP_CHEAP},
+    {"StatelessRandomGetKeyCounterAlg", "seed:Tseed -> key:u64, counter:u64, alg:i32; Tseed:i32|i64=i64", sh_key_counter, get_key_counter,
+     TRN_OP_CHEAP},
+    {"StatelessRandomGetAlg", "-> alg:i32", trn_sh_scalar, get_alg, TRN_OP_STATEFUL | TRN_OP_CHEAP},
+    {"StatelessMultinomial",
+     "logits:T, num_samples:i32, seed:Tseed -> output:output_dtype; T:float, Tseed:i32|i64=i64, output_dtype:i32|i64=i64", sh_multinomial,
+     stateless_multinomial, 0},
+    {0},
+};
+/* clang-format on */

@@ -1,0 +1,35 @@
+/* Tensors, shapes and handles to and from TensorFlow's messages.
+ *
+ * Everything comes from a peer, so everything is checked: a tensor's bytes must be there in full, or be few values that
+ * stand for many, of which at most TRN_PB_FILL_MAX bytes are made.
+ */
+#ifndef TRN_TENSOR_PB_H
+#define TRN_TENSOR_PB_H
+
+#include "proto/tensorflow.pb-c.h"
+#include "tensor/tensor.h"
+
+#define TRN_PB_FILL_MAX ((size_t)2 << 30)
+
+/* All of TensorFlow's encodings: tensor_content; value lists; no values (zeros); fewer values than elements (the last one
+ * repeats). More values than elements is an error, and so is a variant that holds a value (UNIMPLEMENTED). */
+trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
+/* The same from the bytes of tensor_content: elements as they lie in memory; for strings and handles (as messages) all lengths as
+ * varints, then all bytes. */
+trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p,
+                                size_t n) TRN_MUST_USE;
+
+/* Plain bytes are not copied: the message must not outlive the tensor. Strings go as string_val. NULL for variants. */
+Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t);
+/* Appends what tensor_content holds, for every dtype but variant (UNIMPLEMENTED). */
+trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
+
+/* A missing message is a scalar. Unknown dims are fine here; more than TRN_MAX_RANK dims are UNIMPLEMENTED. */
+trn_err trn_shape_from_pb(trn_shape *out, const Tensorflow__TensorShapeProto *pb) TRN_MUST_USE;
+Tensorflow__TensorShapeProto *trn_shape_to_pb(trn_arena *a, const trn_shape *s);
+
+trn_err trn_handle_from_pb(trn_handle **out, const Tensorflow__ResourceHandleProto *pb) TRN_MUST_USE;
+/* Points into `h`; NULL makes the empty message. */
+Tensorflow__ResourceHandleProto *trn_handle_to_pb(trn_arena *a, const trn_handle *h);
+
+#endif

@@ -1,0 +1,320 @@
+/* tensor/tensor_pb: tensors, shapes and handles on the wire. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "proto/pb.h"
+#include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
+
+#include <stdlib.h>
+
+static const struct golden {
+    const char *name;
+    int dtype, rank;
+    int64_t dim[4];
+    const uint8_t *msg;
+    size_t n_msg;
+    const uint8_t *elems;
+    size_t n_elems;
+} goldens[] = {
+#include "golden_tensor_pb.inc"
+};
+
+static void fails(trn_err e, trn_code code, const char *part)
+{
+    assert_non_null(e);
+    if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
+        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e),
+                 trn_code_name(code), part);
+    trn_err_free(e);
+}
+
+static trn_tensor *decode(const uint8_t *p, size_t n)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__TensorProto *pb;
+    trn_tensor *t;
+    assert_null(TRN_PB_UNPACK(&pb, a, tensorflow__tensor_proto__descriptor, p, n));
+    trn_err e = trn_tensor_from_pb(&t, pb);
+    if (e)
+        fail_msg("%s", trn_err_msg(e));
+    trn_arena_free(a);
+    return t;
+}
+
+static void check_elems(const trn_tensor *t, const struct golden *g)
+{
+    trn_sb s = {0};
+    if (t->dtype == TRN_STRING) {
+        for (int64_t i = 0; i < t->count; i++) {
+            size_t n;
+            const char *p = trn_tensor_str_at(t, i, &n);
+            trn_sb_add(&s, &(uint32_t){(uint32_t)n}, 4);
+            trn_sb_add(&s, p, n);
+        }
+    } else {
+        trn_sb_add(&s, t->data, trn_tensor_bytes(t));
+    }
+    if (s.n != g->n_elems || memcmp(s.p, g->elems, s.n) != 0)
+        fail_msg("%s: elements differ", g->name);
+    trn_sb_fini(&s);
+}
+
+static void golden(void **state)
+{
+    for (size_t i = 0; i < TRN_COUNTOF(goldens); i++) {
+        const struct golden *g = &goldens[i];
+        trn_tensor *t = decode(g->msg, g->n_msg);
+        trn_shape want = {.rank = g->rank};
+        memcpy(want.dim, g->dim, sizeof g->dim);
+        assert_int_equal(t->dtype, g->dtype);
+        assert_true(trn_shape_eq(&t->shape, &want));
+        check_elems(t, g);
+
+        /* And back: what we write reads the same; where TensorFlow writes content, byte for byte what it writes. */
+        trn_arena *a = trn_arena_new();
+        size_t n;
+        uint8_t *p = trn_pb_pack_arena(a, &n, &trn_tensor_to_pb(a, t)->base);
+        trn_tensor *again = decode(p, n);
+        check_elems(again, g);
+        if ((strstr(g->name, " content") && t->dtype != TRN_STRING) || strstr(g->name, "serialize")) {
+            assert_int_equal(n, g->n_msg);
+            assert_memory_equal(p, g->msg, n);
+        }
+        trn_tensor_unref(again);
+        trn_sb content = {0};
+        assert_null(trn_tensor_to_content(&content, t));
+        assert_null(trn_tensor_from_content(&again, t->dtype, &t->shape, content.p, content.n));
+        check_elems(again, g);
+        trn_tensor_unref(again);
+        trn_sb_fini(&content);
+        trn_arena_free(a);
+        trn_tensor_unref(t);
+    }
+}
+
+/* ---- what must be refused ------------------------------------------------------------------------------------- */
+
+static Tensorflow__TensorProto *proto(trn_arena *a, int dtype, int rank, const int64_t *dims)
+{
+    Tensorflow__TensorProto *pb = trn_arena_alloc(a, sizeof *pb);
+    tensorflow__tensor_proto__init(pb);
+    trn_shape s = {.rank = rank};
+    if (rank)
+        memcpy(s.dim, dims, (size_t)rank * 8);
+    pb->dtype = (Tensorflow__DataType)dtype;
+    pb->tensor_shape = trn_shape_to_pb(a, &s);
+    return pb;
+}
+
+static void refused(void **state)
+{
+    trn_arena *a = trn_arena_new();
+    trn_tensor *t = NULL;
+    int64_t three = 3, many = INT64_C(1) << 40;
+    Tensorflow__TensorProto *pb;
+    float f[4] = {1, 2, 3, 4};
+
+    pb = proto(a, TRN_FLOAT, 1, &three);
+    pb->n_float_val = 4;
+    pb->float_val = f;
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "holds 4 values");
+    pb = proto(a, TRN_COMPLEX64, 1, &three);
+    pb->n_scomplex_val = 3;
+    pb->scomplex_val = f;
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "whole complex64");
+
+    pb = proto(a, TRN_FLOAT, 1, &three);
+    pb->tensor_content = (ProtobufCBinaryData){11, (uint8_t *)f};
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "float[3] has 11 bytes");
+    pb = proto(a, TRN_FLOAT, 1, &many);
+    pb->tensor_content = (ProtobufCBinaryData){12, (uint8_t *)f};
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "12 bytes");
+    pb = proto(a, TRN_STRING, 1, &many);
+    pb->tensor_content = (ProtobufCBinaryData){12, (uint8_t *)f};
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "too few");
+
+    pb = proto(a, TRN_FLOAT, 1, &many); /* zeros */
+    fails(trn_tensor_from_pb(&t, pb), TRN_RESOURCE_EXHAUSTED, "limit");
+    pb->n_float_val = 1;
+    pb->float_val = f;
+    fails(trn_tensor_from_pb(&t, pb), TRN_RESOURCE_EXHAUSTED, "limit");
+    int64_t lots = 1 << 20;
+    static char word[10000];
+    pb = proto(a, TRN_STRING, 1, &lots); /* 10 kB, a million times */
+    pb->n_string_val = 1;
+    pb->string_val = &(ProtobufCBinaryData){sizeof word, (uint8_t *)word};
+    fails(trn_tensor_from_pb(&t, pb), TRN_RESOURCE_EXHAUSTED, "limit");
+
+    pb = proto(a, TRN_FLOAT, 2, (int64_t[]){INT64_MAX, INT64_MAX});
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "2^62");
+    pb = proto(a, TRN_FLOAT, 1, (int64_t[]){-1});
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "[?]");
+    pb->tensor_shape->dim[0]->size = -2;
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "is -2");
+    pb->tensor_shape->unknown_rank = true;
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "unknown rank");
+    pb->tensor_shape->n_dim = 0;
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "<unknown>");
+    static const int bad[] = {0, 26, 31, 77, 101, 1000, -1};
+    for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
+        pb = proto(a, bad[i], 0, NULL);
+        fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "has dtype");
+    }
+
+    pb = proto(a, TRN_VARIANT, 0, NULL);
+    Tensorflow__VariantTensorDataProto v = TENSORFLOW__VARIANT_TENSOR_DATA_PROTO__INIT, *vp = &v;
+    v.type_name = "tensorflow::TensorList";
+    pb->n_variant_val = 1;
+    pb->variant_val = &vp;
+    fails(trn_tensor_from_pb(&t, pb), TRN_UNIMPLEMENTED, "tensorflow::TensorList");
+    assert_null(t);
+
+    /* A list of strings whose lengths lie. */
+    trn_shape two = trn_shape_vector(2);
+    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x01\x02zz", 4), TRN_INVALID_ARGUMENT, "beyond");
+    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x01\x01zzz", 5), TRN_INVALID_ARGUMENT, "left over");
+    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\x81\x81", 2), TRN_INVALID_ARGUMENT, "varint");
+    fails(trn_tensor_from_content(&t, TRN_STRING, &two, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01z", 12),
+          TRN_INVALID_ARGUMENT, "beyond");
+    fails(trn_tensor_from_content(&t, TRN_RESOURCE, &two, "\x01\x01zz", 4), TRN_INVALID_ARGUMENT,
+          "ResourceHandleProto");
+    fails(trn_tensor_from_content(&t, TRN_VARIANT, &two, "zz", 2), TRN_UNIMPLEMENTED, "variant");
+    trn_arena_free(a);
+}
+
+static void bools_are_bools(void **state)
+{
+    trn_shape three = trn_shape_vector(3);
+    trn_tensor *t;
+    assert_null(trn_tensor_from_content(&t, TRN_BOOL, &three, "\x00\x02\xff", 3));
+    assert_memory_equal(t->data, "\x00\x01\x01", 3);
+    trn_tensor_unref(t);
+}
+
+/* ---- shapes, handles ------------------------------------------------------------------------------------------ */
+
+static void shapes(void **state)
+{
+    trn_arena *a = trn_arena_new();
+    trn_shape out,
+        in[] = {trn_shape_scalar(), trn_shape_unknown(), trn_shape_of(3, (int64_t)-1, (int64_t)0, INT64_C(1) << 40)};
+    for (size_t i = 0; i < TRN_COUNTOF(in); i++) {
+        Tensorflow__TensorShapeProto *pb = trn_shape_to_pb(a, &in[i]), *back;
+        size_t n;
+        uint8_t *p = trn_pb_pack_arena(a, &n, &pb->base);
+        assert_null(TRN_PB_UNPACK(&back, a, tensorflow__tensor_shape_proto__descriptor, p, n));
+        assert_null(trn_shape_from_pb(&out, back));
+        assert_true(trn_shape_eq(&out, &in[i]));
+    }
+    assert_null(trn_shape_from_pb(&out, NULL));
+    assert_int_equal(out.rank, 0);
+    Tensorflow__TensorShapeProto deep = TENSORFLOW__TENSOR_SHAPE_PROTO__INIT;
+    Tensorflow__TensorShapeProto__Dim dim = TENSORFLOW__TENSOR_SHAPE_PROTO__DIM__INIT, *dims[33];
+    for (int i = 0; i < 33; i++)
+        dims[i] = &dim;
+    deep.dim = dims;
+    deep.n_dim = 33;
+    fails(trn_shape_from_pb(&out, &deep), TRN_UNIMPLEMENTED, "rank 33");
+    deep.n_dim = 32;
+    assert_null(trn_shape_from_pb(&out, &deep));
+    trn_arena_free(a);
+}
+
+static void handles(void **state)
+{
+    trn_shape two = trn_shape_vector(2);
+    trn_tensor *t, *back;
+    assert_null(trn_tensor_new(&t, TRN_RESOURCE, &two));
+    trn_handle *h = trn_handle_new("/job:ps/replica:0/task:0/device:CPU:0", "localhost", "var", "tensorflow::Var");
+    h->hash_code = UINT64_MAX - 5;
+    h->n_dtypes = 1;
+    h->dtypes = trn_xalloc(sizeof *h->dtypes);
+    h->shapes = trn_xalloc(sizeof *h->shapes);
+    h->dtypes[0] = TRN_FLOAT;
+    h->shapes[0] = trn_shape_of(2, (int64_t)-1, (int64_t)10);
+    TRN_DATA_MUT(t, trn_handle *)[0] = h;
+
+    trn_arena *a = trn_arena_new();
+    size_t n;
+    uint8_t *p = trn_pb_pack_arena(a, &n, &trn_tensor_to_pb(a, t)->base);
+    trn_sb content = {0};
+    assert_null(trn_tensor_to_content(&content, t));
+    for (int way = 0; way < 2; way++) {
+        if (way == 0)
+            back = decode(p, n);
+        else
+            assert_null(trn_tensor_from_content(&back, TRN_RESOURCE, &two, content.p, content.n));
+        const trn_handle *g = TRN_DATA(back, trn_handle *)[0];
+        assert_string_equal(g->device, h->device);
+        assert_string_equal(g->container, h->container);
+        assert_string_equal(g->name, h->name);
+        assert_string_equal(g->type_name, h->type_name);
+        assert_true(g->hash_code == h->hash_code);
+        assert_int_equal(g->n_dtypes, 1);
+        assert_int_equal(g->dtypes[0], TRN_FLOAT);
+        assert_true(trn_shape_eq(&g->shapes[0], &h->shapes[0]));
+        assert_string_equal(TRN_DATA(back, trn_handle *)[1]->name, "");
+        trn_tensor_unref(back);
+    }
+    trn_sb_fini(&content);
+
+    /* One value for two elements: both share it. */
+    Tensorflow__TensorProto *pb = proto(a, TRN_RESOURCE, 1, (int64_t[]){2});
+    Tensorflow__ResourceHandleProto *hp = trn_handle_to_pb(a, h);
+    pb->n_resource_handle_val = 1;
+    pb->resource_handle_val = &hp;
+    assert_null(trn_tensor_from_pb(&back, pb));
+    assert_ptr_equal(TRN_DATA(back, trn_handle *)[0], TRN_DATA(back, trn_handle *)[1]);
+    trn_tensor_unref(back);
+    hp->dtypes_and_shapes[0]->shape->dim[0]->size = -3;
+    fails(trn_tensor_from_pb(&back, pb), TRN_INVALID_ARGUMENT, "localhost/var");
+    trn_arena_free(a);
+    trn_tensor_unref(t);
+
+    trn_shape s = trn_shape_scalar();
+    assert_null(trn_tensor_new(&t, TRN_VARIANT, &s));
+    a = trn_arena_new();
+    assert_null(trn_tensor_to_pb(a, t));
+    trn_arena_free(a);
+    trn_tensor_unref(t);
+}
+
+/* Every golden message cut short or with one bit flipped: an error or a tensor, never a crash (the sanitizers look). */
+static void broken_bytes(void **state)
+{
+    for (size_t i = 0; i < TRN_COUNTOF(goldens); i += 3) {
+        const struct golden *g = &goldens[i];
+        uint8_t *copy = malloc(g->n_msg);
+        for (size_t k = 0; k < g->n_msg * 9 && k < 700; k++) {
+            memcpy(copy, g->msg, g->n_msg);
+            size_t n = k < g->n_msg ? k : g->n_msg;
+            if (k >= g->n_msg)
+                copy[(k - g->n_msg) / 8] ^= (uint8_t)(1 << (k - g->n_msg) % 8);
+            uint8_t *exact = malloc(n ? n : 1); /* so that a read past the end is seen */
+            memcpy(exact, copy, n);
+            trn_arena *a = trn_arena_new();
+            Tensorflow__TensorProto *pb;
+            trn_tensor *t = NULL;
+            trn_err e = TRN_PB_UNPACK(&pb, a, tensorflow__tensor_proto__descriptor, exact, n);
+            if (!e)
+                e = trn_tensor_from_pb(&t, pb);
+            trn_err_free(e);
+            trn_tensor_unref(t);
+            trn_arena_free(a);
+            free(exact);
+        }
+        free(copy);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden), cmocka_unit_test(refused), cmocka_unit_test(bools_are_bools),
+        cmocka_unit_test(shapes), cmocka_unit_test(handles), cmocka_unit_test(broken_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -16,10 +16,10 @@
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 typedef enum cli_kind {
-    CLI_BOOL,  /* bool: --flag, --flag=true|false, --noflag */
-    CLI_TEXT,  /* const char *: into argv */
-    CLI_INT,   /* int64_t in [min, max] */
-    CLI_LIST,  /* cli_list: may be given several times */
+    CLI_BOOL, /* bool: --flag, --flag=true|false, --noflag */
+    CLI_TEXT, /* const char *: into argv */
+    CLI_INT,  /* int64_t in [min, max] */
+    CLI_LIST, /* cli_list: may be given several times */
 } cli_kind;
 
 typedef struct cli_list {

@@ -110,8 +110,8 @@ static trn_err set(void *options, const cli_flag *f, const char *value)
         if (end == value || *end || isspace((unsigned char)*value))
             return trn_errorf(TRN_INVALID_ARGUMENT, "--%s=%s: a number is expected", f->name, value);
         if (errno || v < f->min || v > f->max)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "--%s=%s: a number from %lld to %lld is expected", f->name, value, (long long)f->min,
-                              (long long)f->max);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "--%s=%s: a number from %lld to %lld is expected", f->name, value,
+                              (long long)f->min, (long long)f->max);
         *(int64_t *)dst = v;
         return TRN_OK;
     }
@@ -171,8 +171,10 @@ trn_err cli_parse(void *options, const cli_flag *flags, int argc, char **argv, c
         if (!f) {
             const char *near = cli_nearest(e.name, e.n, flag_name, flags);
             if (near)
-                return trn_errorf(TRN_INVALID_ARGUMENT, "unknown flag --%.*s; did you mean --%s?", (int)e.n, e.name, near);
-            return trn_errorf(TRN_INVALID_ARGUMENT, "unknown flag --%.*s; --help shows those there are", (int)e.n, e.name);
+                return trn_errorf(TRN_INVALID_ARGUMENT, "unknown flag --%.*s; did you mean --%s?", (int)e.n, e.name,
+                                  near);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "unknown flag --%.*s; --help shows those there are", (int)e.n,
+                              e.name);
         }
         if (!e.value && f->kind == CLI_BOOL)
             e.value = "true";

@@ -32,8 +32,10 @@ static const cli_flag flags[] = {
     {"ps", "N", "How many ps tasks; 1 when left out.", CLI_INT, ROW(ps), 0, MAX_TASKS},
     {"workers", "N", "How many worker tasks; 2 when left out.", CLI_INT, ROW(workers), 0, MAX_TASKS},
     {"chief", "N", "1 adds a chief task.", CLI_INT, ROW(chief), 0, 1},
-    {"ready-file", "FILE", "Receives a line \"JOB TASK TARGET\" per task once all of them serve.", CLI_TEXT, ROW(ready_file)},
-    {"log-level", "LEVEL", "Of the tasks: debug, info, warn, error or off; warn when left out.", CLI_TEXT, ROW(log_level)},
+    {"ready-file", "FILE", "Receives a line \"JOB TASK TARGET\" per task once all of them serve.", CLI_TEXT,
+     ROW(ready_file)},
+    {"log-level", "LEVEL", "Of the tasks: debug, info, warn, error or off; warn when left out.", CLI_TEXT,
+     ROW(log_level)},
     {"intra_op_parallelism_threads", "N", "For every task, see trainera help serve.", CLI_INT, ROW(intra), 0, 4096},
     {"inter_op_parallelism_threads", "N", "For every task, see trainera help serve.", CLI_INT, ROW(inter), 0, 4096},
     {"allow-path", "DIR", "For every task, see trainera help serve.", CLI_LIST, ROW(allow_paths)},
@@ -53,7 +55,7 @@ typedef struct member {
 typedef struct cluster {
     member *m;
     int n, cap;
-    char *spec; /* JSON */
+    char *spec;  /* JSON */
     int signals; /* signalfd: SIGINT, SIGTERM, SIGCHLD */
 } cluster;
 
@@ -66,7 +68,8 @@ static trn_err bind_one(member *m)
         return trn_err_errno(errno, "cannot make a socket for /job:%s/task:%d", m->job, m->index);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, SOMAXCONN) != 0 || getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, SOMAXCONN) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
         trn_err err = trn_err_errno(errno, "cannot listen for /job:%s/task:%d", m->job, m->index);
         close(fd);
         return err;
@@ -115,7 +118,7 @@ static _Noreturn void become(char **argv, const member *m, int ready_fd, pid_t p
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(CLI_FAILED); /* it died before we asked to be told */
-    setpgid(0, 0); /* Ctrl-C reaches the parent only, which then ends us in order */
+    setpgid(0, 0);         /* Ctrl-C reaches the parent only, which then ends us in order */
     sigprocmask(SIG_SETMASK, mask, NULL);
     fcntl(m->listen_fd, F_SETFD, 0);
     fcntl(ready_fd, F_SETFD, 0);
@@ -177,9 +180,10 @@ static trn_err start_one(cluster *c, member *m, const options *o, const sigset_t
 static trn_err how_it_ended(const member *m, int status)
 {
     if (WIFSIGNALED(status))
-        return trn_errorf(TRN_ABORTED, "/job:%s/task:%d (pid %d) was ended by signal %d (%s)", m->job, m->index, (int)m->pid, WTERMSIG(status),
-                          strsignal(WTERMSIG(status)));
-    return trn_errorf(TRN_ABORTED, "/job:%s/task:%d (pid %d) ended by itself with exit code %d", m->job, m->index, (int)m->pid, WEXITSTATUS(status));
+        return trn_errorf(TRN_ABORTED, "/job:%s/task:%d (pid %d) was ended by signal %d (%s)", m->job, m->index,
+                          (int)m->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return trn_errorf(TRN_ABORTED, "/job:%s/task:%d (pid %d) ended by itself with exit code %d", m->job, m->index,
+                      (int)m->pid, WEXITSTATUS(status));
 }
 
 /* Collects children that ended; the first of them is the error. */
@@ -220,7 +224,8 @@ static trn_err wait_ready(cluster *c, bool *end)
         struct pollfd p[2] = {{.fd = m->ready_fd, .events = POLLIN}, {.fd = c->signals, .events = POLLIN}};
         uint64_t now = trn_now_ns();
         if (now >= deadline)
-            return trn_errorf(TRN_DEADLINE_EXCEEDED, "/job:%s/task:%d does not serve after %d s", m->job, m->index, READY_S);
+            return trn_errorf(TRN_DEADLINE_EXCEEDED, "/job:%s/task:%d does not serve after %d s", m->job, m->index,
+                              READY_S);
         if (poll(p, 2, (int)((deadline - now) / 1000000) + 1) < 0 && errno != EINTR)
             return trn_err_errno(errno, "poll");
         if (p[1].revents)
@@ -335,10 +340,12 @@ const cli_command cli_local = {
     .name = "local",
     .usage = "--ps 1 --workers 2",
     .summary = "A whole cluster on this machine, on free ports; Ctrl-C ends all of it.",
-    .details = "Prints a line per task, \"JOB TASK TARGET\", once all of them serve. The tasks listen on 127.0.0.1 only.\n"
-               "\n"
-               "Exit code: 0 ended by a signal, 1 a task could not start or ended by itself (the others are ended too), 2 wrong\n"
-               "flags. Nothing that it started outlives it, not even kill -9.\n",
+    .details =
+        "Prints a line per task, \"JOB TASK TARGET\", once all of them serve. The tasks listen on 127.0.0.1 only.\n"
+        "\n"
+        "Exit code: 0 ended by a signal, 1 a task could not start or ended by itself (the others are ended too), 2 "
+        "wrong\n"
+        "flags. Nothing that it started outlives it, not even kill -9.\n",
     .flags = flags,
     .run = run,
 };

@@ -31,11 +31,17 @@ static int unknown(const char *word)
 {
     const char *near = cli_nearest(word, strlen(word), command_name, NULL);
     if (near)
-        return cli_fail(trn_errorf(TRN_INVALID_ARGUMENT, "unknown command '%s'; did you mean '%s'?", word, near), CLI_USAGE);
-    return cli_fail(trn_errorf(TRN_INVALID_ARGUMENT, "unknown command '%s'; trainera --help shows those there are", word), CLI_USAGE);
+        return cli_fail(trn_errorf(TRN_INVALID_ARGUMENT, "unknown command '%s'; did you mean '%s'?", word, near),
+                        CLI_USAGE);
+    return cli_fail(
+        trn_errorf(TRN_INVALID_ARGUMENT, "unknown command '%s'; trainera --help shows those there are", word),
+        CLI_USAGE);
 }
 
-static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0 || strcmp(arg, "-help") == 0; }
+static bool is_help(const char *arg)
+{
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0 || strcmp(arg, "-help") == 0;
+}
 
 int main(int argc, char **argv)
 {

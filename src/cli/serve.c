@@ -37,18 +37,25 @@ static const cli_flag flags[] = {
     {"job", "NAME=HOST:PORT,…", "The tasks of any other job. May be given several times.", CLI_LIST, ROW(jobs)},
     {"job_name", "NAME", "The job of this task. May be left out when there is only one.", CLI_TEXT, ROW(job_name)},
     {"task_index", "N", "The number of this task in its job; 0 when left out.", CLI_INT, ROW(task_index), 0, INT32_MAX},
-    {"cluster_spec", "JSON|@FILE", "The whole cluster as JSON, {\"ps\": [\"h:p\"], \"worker\": {\"0\": \"h:p\"}}, or a file with it.", CLI_TEXT,
+    {"cluster_spec", "JSON|@FILE",
+     "The whole cluster as JSON, {\"ps\": [\"h:p\"], \"worker\": {\"0\": \"h:p\"}}, or a file with it.", CLI_TEXT,
      ROW(cluster_spec)},
-    {"server_def", "FILE", "Everything from a tensorflow.ServerDef, binary or text, also default_session_config and device_count.", CLI_TEXT,
+    {"server_def", "FILE",
+     "Everything from a tensorflow.ServerDef, binary or text, also default_session_config and device_count.", CLI_TEXT,
      ROW(server_def)},
-    {"port", "N", "Listen on this port instead of the one in the cluster spec; 0 picks a free one.", CLI_INT, ROW(port), 0, 65535},
-    {"bind", "HOST", "Listen on this address instead of the one in the cluster spec; 0.0.0.0 for all interfaces.", CLI_TEXT, ROW(bind)},
+    {"port", "N", "Listen on this port instead of the one in the cluster spec; 0 picks a free one.", CLI_INT, ROW(port),
+     0, 65535},
+    {"bind", "HOST", "Listen on this address instead of the one in the cluster spec; 0.0.0.0 for all interfaces.",
+     CLI_TEXT, ROW(bind)},
     {"ready-file", "FILE", "Receives the target (grpc://host:port) once this task serves.", CLI_TEXT, ROW(ready_file)},
     {"log-level", "LEVEL", "debug, info, warn, error or off; info when left out.", CLI_TEXT, ROW(log_level)},
     {"cpu_devices", "N", "How many CPU devices this task has; 1 when left out.", CLI_INT, ROW(cpu_devices), 1, 1024},
-    {"intra_op_parallelism_threads", "N", "Threads that one op may use; 0 or left out: one per core.", CLI_INT, ROW(intra), 0, MAX_THREADS},
-    {"inter_op_parallelism_threads", "N", "Threads that run ops side by side; 0 or left out: one per core.", CLI_INT, ROW(inter), 0, MAX_THREADS},
-    {"allow-path", "DIR", "Ops that read and write files stay inside this folder. May be given several times; left out: no limit.", CLI_LIST,
+    {"intra_op_parallelism_threads", "N", "Threads that one op may use; 0 or left out: one per core.", CLI_INT,
+     ROW(intra), 0, MAX_THREADS},
+    {"inter_op_parallelism_threads", "N", "Threads that run ops side by side; 0 or left out: one per core.", CLI_INT,
+     ROW(inter), 0, MAX_THREADS},
+    {"allow-path", "DIR",
+     "Ops that read and write files stay inside this folder. May be given several times; left out: no limit.", CLI_LIST,
      ROW(allow_paths)},
     {"listen-fd", "N", NULL, CLI_INT, ROW(listen_fd), 0, INT_MAX}, /* from `trainera local` */
     {"ready-fd", "N", NULL, CLI_INT, ROW(ready_fd), 0, INT_MAX},
@@ -57,7 +64,10 @@ static const cli_flag flags[] = {
 
 /* ---- who is in the cluster, and who am I ----------------------------------------------------------------------- */
 
-static bool has_flag_hosts(const options *o) { return o->ps_hosts || o->worker_hosts || o->chief_hosts || o->jobs.n > 0; }
+static bool has_flag_hosts(const options *o)
+{
+    return o->ps_hosts || o->worker_hosts || o->chief_hosts || o->jobs.n > 0;
+}
 
 static trn_err add_hosts(trn_cluster_builder *b, const options *o)
 {
@@ -122,8 +132,10 @@ static trn_err with_self(trn_cluster **out, TRN_OWN trn_cluster *c, const option
     } else if (c->n_jobs == 1) {
         err = trn_cluster_as(out, c, c->jobs[0].name, task);
     } else {
-        err = trn_errorf(TRN_INVALID_ARGUMENT, c->n_jobs ? "--job_name is missing: which of the cluster's %d jobs is this task of?"
-                                                         : "the cluster spec has no tasks (%d jobs)", c->n_jobs);
+        err = trn_errorf(TRN_INVALID_ARGUMENT,
+                         c->n_jobs ? "--job_name is missing: which of the cluster's %d jobs is this task of?"
+                                   : "the cluster spec has no tasks (%d jobs)",
+                         c->n_jobs);
     }
     trn_cluster_unref(c);
     return err;
@@ -134,10 +146,13 @@ static trn_err resolve(trn_server_def *out, const options *o)
 {
     int sources = has_flag_hosts(o) + (o->cluster_spec != NULL) + (o->server_def != NULL);
     if (sources > 1)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "the cluster is given twice: use either --*_hosts and --job, or --cluster_spec, or --server_def");
+        return trn_errorf(
+            TRN_INVALID_ARGUMENT,
+            "the cluster is given twice: use either --*_hosts and --job, or --cluster_spec, or --server_def");
     if (o->server_def) {
         if (o->job_name || o->task_index >= 0)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "--server_def says which task this is; leave out --job_name and --task_index");
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "--server_def says which task this is; leave out --job_name and --task_index");
         return from_server_def(out, o->server_def);
     }
 
@@ -151,8 +166,9 @@ static trn_err resolve(trn_server_def *out, const options *o)
     } else if (tf_config && *tf_config) {
         TRN_TRY(trn_cluster_from_tf_config(&d.cluster, tf_config, strlen(tf_config)));
         if (o->job_name || o->task_index >= 0) /* flags win over the environment */
-            TRN_TRY(with_self(&d.cluster, d.cluster, &(options){.job_name = o->job_name ? o->job_name : d.cluster->own_job,
-                                                                .task_index = o->task_index >= 0 ? o->task_index : d.cluster->own_task}));
+            TRN_TRY(with_self(&d.cluster, d.cluster,
+                              &(options){.job_name = o->job_name ? o->job_name : d.cluster->own_job,
+                                         .task_index = o->task_index >= 0 ? o->task_index : d.cluster->own_task}));
     } else {
         trn_cluster_builder b = {0};
         TRN_TRY(trn_cluster_builder_list(&b, o->job_name ? o->job_name : "local", "localhost:0"));
@@ -179,8 +195,8 @@ static void introduce(const trn_cluster *c, const trn_server *s)
 {
     trn_sb others = {0};
     trn_cluster_text(&others, c);
-    TRN_INFO("serve", "I am /job:%s/replica:0/task:%d, serving at %s, pid %d, trainera %s; cluster: %s", c->own_job, c->own_task,
-             trn_server_target(s), (int)getpid(), TRAINERA_VERSION, others.p);
+    TRN_INFO("serve", "I am /job:%s/replica:0/task:%d, serving at %s, pid %d, trainera %s; cluster: %s", c->own_job,
+             c->own_task, trn_server_target(s), (int)getpid(), TRAINERA_VERSION, others.p);
     trn_sb_fini(&others);
 }
 
@@ -219,7 +235,9 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
         .job = d->cluster->own_job,
         .task = d->cluster->own_task,
         .bind_host = o->bind,
-        .port = o->port >= 0 ? (int)o->port : d->port > 0 ? d->port : -1,
+        .port = o->port >= 0  ? (int)o->port
+                : d->port > 0 ? d->port
+                              : -1,
         .listen_fd = (int)o->listen_fd,
         .n_cpu_devices = o->cpu_devices > 0 ? (int)o->cpu_devices : d->n_cpu_devices,
         .intra_threads = o->intra >= 0 ? (int)o->intra : d->intra_threads,
@@ -245,7 +263,8 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
 
 static int run(int argc, char **argv)
 {
-    options o = {.task_index = -1, .port = -1, .cpu_devices = -1, .intra = -1, .inter = -1, .listen_fd = -1, .ready_fd = -1};
+    options o = {
+        .task_index = -1, .port = -1, .cpu_devices = -1, .intra = -1, .inter = -1, .listen_fd = -1, .ready_fd = -1};
     trn_log_level level = TRN_LOG_INFO;
     trn_server_def d = {0};
     int code = CLI_USAGE;
@@ -280,13 +299,15 @@ const cli_command cli_serve = {
     .name = "serve",
     .usage = "--ps_hosts=h:p,… --worker_hosts=h:p,… --job_name=ps --task_index=0",
     .summary = "One task (ps, worker, chief, …) of a cluster; ends on SIGINT or SIGTERM.",
-    .details = "Where the cluster comes from: --*_hosts and --job, or --cluster_spec, or --server_def, or else the variable\n"
-               "TF_CONFIG of the environment; with none of them a cluster of one task, job local, on a free port.\n"
-               "\n"
-               "'-' and '_' are the same in flags; --flag value works as well as --flag=value.\n"
-               "\n"
-               "Exit code: 0 ended by a signal, 1 could not start, 2 wrong flags. A task that could not start says why in its\n"
-               "last line on stderr: \"trainera: CODE MESSAGE\", CODE being gRPC's.\n",
+    .details =
+        "Where the cluster comes from: --*_hosts and --job, or --cluster_spec, or --server_def, or else the variable\n"
+        "TF_CONFIG of the environment; with none of them a cluster of one task, job local, on a free port.\n"
+        "\n"
+        "'-' and '_' are the same in flags; --flag value works as well as --flag=value.\n"
+        "\n"
+        "Exit code: 0 ended by a signal, 1 could not start, 2 wrong flags. A task that could not start says why in "
+        "its\n"
+        "last line on stderr: \"trainera: CODE MESSAGE\", CODE being gRPC's.\n",
     .flags = flags,
     .run = run,
 };

@@ -59,7 +59,10 @@ trn_err cli_write_file(const char *path, const char *text)
 
 trn_err cli_log_level(trn_log_level *out, const char *word)
 {
-    static const char *const names[] = {[TRN_LOG_DEBUG] = "debug", [TRN_LOG_INFO] = "info", [TRN_LOG_WARN] = "warn", [TRN_LOG_ERROR] = "error",
+    static const char *const names[] = {[TRN_LOG_DEBUG] = "debug",
+                                        [TRN_LOG_INFO] = "info",
+                                        [TRN_LOG_WARN] = "warn",
+                                        [TRN_LOG_ERROR] = "error",
                                         [TRN_LOG_OFF] = "off"};
     for (size_t i = 0; i < TRN_COUNTOF(names); i++)
         if (strcasecmp(word, names[i]) == 0 || (i == TRN_LOG_WARN && strcasecmp(word, "warning") == 0)) {

@@ -31,7 +31,8 @@ trn_err trn_address_parse(char *host, size_t host_size, int *port, const char *a
         v = v * 10 + (*q - '0');
     }
     if (!ok || v > 65535)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s' has a bad port: a number up to 65535 is expected after the colon", show,
+        return trn_errorf(TRN_INVALID_ARGUMENT,
+                          "address '%.*s' has a bad port: a number up to 65535 is expected after the colon", show,
                           address);
 
     const char *h = address;
@@ -42,13 +43,17 @@ trn_err trn_address_parse(char *host, size_t host_size, int *port, const char *a
     if (hn == 0 && (!empty_ok || brackets))
         return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s' has no host: host:port is expected", show, address);
     if (hn > MAX_HOST || hn >= host_size)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s…' has a host name of %zu characters; %d are possible", 40, address, hn, MAX_HOST);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s…' has a host name of %zu characters; %d are possible",
+                          40, address, hn, MAX_HOST);
     for (size_t i = 0; i < hn; i++) {
         if (h[i] == ':' && !brackets)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s' has several colons: write an IPv6 address as [::1]:2222, no scheme in front",
-                              show, address);
+            return trn_errorf(
+                TRN_INVALID_ARGUMENT,
+                "address '%.*s' has several colons: write an IPv6 address as [::1]:2222, no scheme in front", show,
+                address);
         if ((unsigned char)h[i] <= ' ' || h[i] == 127 || strchr("/,;[]\"'", h[i]))
-            return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s' has a character in its host that no host name has", show, address);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "address '%.*s' has a character in its host that no host name has",
+                              show, address);
     }
     memcpy(host, h, hn);
     host[hn] = 0;
@@ -77,8 +82,10 @@ void trn_cluster_builder_fini(trn_cluster_builder *b)
 static trn_err check_job(const char *job)
 {
     if (!trn_devname_job_ok(job, strlen(job)))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%.80s' cannot be the name of a job: a letter, then letters, digits or '_' (at most %d) are expected",
-                          job, TRN_DEV_JOB_MAX);
+        return trn_errorf(
+            TRN_INVALID_ARGUMENT,
+            "'%.80s' cannot be the name of a job: a letter, then letters, digits or '_' (at most %d) are expected", job,
+            TRN_DEV_JOB_MAX);
     return TRN_OK;
 }
 
@@ -86,7 +93,8 @@ trn_err trn_cluster_builder_add(trn_cluster_builder *b, const char *job, int64_t
 {
     TRN_TRY(check_job(job));
     if (index < 0 || index > INT32_MAX)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "job '%s' has a task %lld: a number from 0 to %d is expected", job, (long long)index, INT32_MAX);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "job '%s' has a task %lld: a number from 0 to %d is expected", job,
+                          (long long)index, INT32_MAX);
     char host[MAX_HOST + 1];
     int port;
     trn_err err = trn_address_parse(host, sizeof host, &port, address, strlen(address), b->lenient);
@@ -111,7 +119,8 @@ trn_err trn_cluster_builder_list(trn_cluster_builder *b, const char *job, const 
         while (p < q && q[-1] == ' ')
             q--;
         if (p == q)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s': the address of task %lld is empty in '%.200s'", job, (long long)index, hosts);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s': the address of task %lld is empty in '%.200s'", job,
+                              (long long)index, hosts);
         char *address = trn_xstrndup(p, (size_t)(q - p));
         trn_err err = trn_cluster_builder_add(b, job, index, address);
         free(address);
@@ -127,7 +136,8 @@ trn_err trn_cluster_builder_own(trn_cluster_builder *b, const char *job, int64_t
     if (job)
         TRN_TRY(check_job(job));
     if (task < 0 || task > INT32_MAX)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "task index %lld is out of range: a number from 0 is expected", (long long)task);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "task index %lld is out of range: a number from 0 is expected",
+                          (long long)task);
     free(b->own_job);
     b->own_job = trn_xstrdup(job ? job : "");
     b->own_task = (int32_t)task;
@@ -164,16 +174,17 @@ static trn_err check_entries(trn_cluster_builder *b)
         if (strcmp(p->address, q->address) != 0 || picks_port(q->address))
             continue;
         if (!b->lenient)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "address '%s' is given twice: for /job:%s/task:%d and for /job:%s/task:%d", p->address, p->job,
-                              p->index, q->job, q->index);
-        TRN_WARN("cluster", "address %s is given twice: for /job:%s/task:%d and for /job:%s/task:%d", p->address, p->job, p->index, q->job,
-                 q->index);
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "address '%s' is given twice: for /job:%s/task:%d and for /job:%s/task:%d", p->address,
+                              p->job, p->index, q->job, q->index);
+        TRN_WARN("cluster", "address %s is given twice: for /job:%s/task:%d and for /job:%s/task:%d", p->address,
+                 p->job, p->index, q->job, q->index);
     }
     qsort(b->entries, (size_t)b->n, sizeof *b->entries, by_job_and_index);
     for (int i = 1; i < b->n; i++)
         if (by_job_and_index(&b->entries[i - 1], &b->entries[i]) == 0)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "/job:%s/task:%d is given twice: as '%s' and as '%s'", b->entries[i].job, b->entries[i].index,
-                              b->entries[i - 1].address, b->entries[i].address);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "/job:%s/task:%d is given twice: as '%s' and as '%s'",
+                              b->entries[i].job, b->entries[i].index, b->entries[i - 1].address, b->entries[i].address);
     return TRN_OK;
 }
 
@@ -201,7 +212,8 @@ static trn_cluster *build(const trn_cluster_builder *b)
         j->n_tasks++;
         char host[MAX_HOST + 1];
         trn_cluster_task *t = &tasks[i];
-        trn_err_free(trn_address_parse(host, sizeof host, &t->port, e->address, strlen(e->address), false)); /* was checked when added */
+        trn_err_free(trn_address_parse(host, sizeof host, &t->port, e->address, strlen(e->address),
+                                       false)); /* was checked when added */
         t->index = e->index;
         t->address = trn_arena_strdup(a, e->address);
         t->host = trn_arena_strdup(a, host);
@@ -235,8 +247,8 @@ static trn_err set_own(trn_cluster *c, const char *job, int32_t task, bool lenie
         return err;
     }
     if (!trn_cluster_task_find(c, job, task))
-        return trn_errorf(code, "task %d was not defined in job \"%s\", which has %d task%s, the last being %d", task, job, j->n_tasks,
-                          j->n_tasks == 1 ? "" : "s", j->tasks[j->n_tasks - 1].index);
+        return trn_errorf(code, "task %d was not defined in job \"%s\", which has %d task%s, the last being %d", task,
+                          job, j->n_tasks, j->n_tasks == 1 ? "" : "s", j->tasks[j->n_tasks - 1].index);
     c->own_job = j->name;
     c->own_task = task;
     return TRN_OK;
@@ -337,7 +349,8 @@ trn_err trn_cluster_as(trn_cluster **out, const trn_cluster *c, const char *job,
     return err;
 }
 
-trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task, const char *address)
+trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task,
+                                 const char *address)
 {
     const trn_cluster_task *t = trn_cluster_task_find(c, job, task);
     if (!t)

@@ -32,7 +32,7 @@ typedef struct trn_cluster_job {
 
 typedef struct trn_cluster {
     _Atomic uint32_t ref;
-    trn_arena *arena; /* holds everything below */
+    trn_arena *arena;      /* holds everything below */
     trn_cluster_job *jobs; /* by name, as TensorFlow sorts them */
     int n_jobs;
     int n_tasks;         /* of all jobs */
@@ -48,7 +48,8 @@ const trn_cluster_task *trn_cluster_task_find(const trn_cluster *c, const char *
 /* The same members with another self, which must be one of them. */
 trn_err trn_cluster_as(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task) TRN_MUST_USE;
 /* The same members with one address replaced: a task that asked for port 0 knows its own now. */
-trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task, const char *address) TRN_MUST_USE;
+trn_err trn_cluster_with_address(trn_cluster **out, const trn_cluster *c, const char *job, int32_t task,
+                                 const char *address) TRN_MUST_USE;
 bool trn_cluster_eq(const trn_cluster *a, const trn_cluster *b); /* the same members; who I am does not matter */
 /* For people: "ps[0 h:p, 1 h:p] worker[0 h:p]"; more than eight tasks of a job are counted instead. */
 void trn_cluster_text(trn_sb *out, const trn_cluster *c);
@@ -63,16 +64,19 @@ typedef struct trn_cluster_builder {
     int32_t own_task;
 } trn_cluster_builder;
 /* {0} is an empty builder. */
-trn_err trn_cluster_builder_add(trn_cluster_builder *b, const char *job, int64_t index, const char *address) TRN_MUST_USE;
+trn_err trn_cluster_builder_add(trn_cluster_builder *b, const char *job, int64_t index,
+                                const char *address) TRN_MUST_USE;
 /* "h:p,h:p": tasks 0, 1, … An empty list is an error, so is an empty element. */
 trn_err trn_cluster_builder_list(trn_cluster_builder *b, const char *job, const char *hosts) TRN_MUST_USE;
-trn_err trn_cluster_builder_own(trn_cluster_builder *b, const char *job, int64_t task) TRN_MUST_USE; /* job NULL: the only one there is */
+trn_err trn_cluster_builder_own(trn_cluster_builder *b, const char *job,
+                                int64_t task) TRN_MUST_USE; /* job NULL: the only one there is */
 /* Checks everything; the builder is empty afterwards, also on error. */
 trn_err trn_cluster_builder_finish(trn_cluster **out, trn_cluster_builder *b) TRN_MUST_USE;
 void trn_cluster_builder_fini(trn_cluster_builder *b); /* to give up */
 
 /* host and port of "host:port", "[v6]:port"; the host goes into buf without brackets. `empty_ok`: ":2222" has the host "". */
-trn_err trn_address_parse(char *host, size_t host_size, int *port, const char *address, size_t n, bool empty_ok) TRN_MUST_USE;
+trn_err trn_address_parse(char *host, size_t host_size, int *port, const char *address, size_t n,
+                          bool empty_ok) TRN_MUST_USE;
 /* The way back: brackets where they are needed. */
 char *trn_address_join(const char *host, int port);
 
@@ -91,11 +95,11 @@ void trn_cluster_to_def(trn_sb *out, const trn_cluster *c); /* adds its bytes */
 
 /* tensorflow.ServerDef: everything a server is started with. */
 typedef struct trn_server_def {
-    trn_cluster *cluster; /* knows who it is */
-    int port;             /* 0: the one in the cluster spec */
-    int n_cpu_devices;    /* default_session_config.device_count["CPU"], at least 1 */
+    trn_cluster *cluster;             /* knows who it is */
+    int port;                         /* 0: the one in the cluster spec */
+    int n_cpu_devices;                /* default_session_config.device_count["CPU"], at least 1 */
     int intra_threads, inter_threads; /* 0: not said */
-    uint8_t *session_config; /* default_session_config, serialized; NULL: none */
+    uint8_t *session_config;          /* default_session_config, serialized; NULL: none */
     size_t session_config_len;
 } trn_server_def;
 /* Binary or text, told apart by looking. */

@@ -35,7 +35,8 @@ static trn_err load(json_t **out, const char *what, const char *text, size_t n)
     json_error_t e;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!root)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s is not valid JSON: line %d, column %d: %s", what, e.line, e.column, e.text);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s is not valid JSON: line %d, column %d: %s", what, e.line, e.column,
+                          e.text);
     if (!json_is_object(root)) {
         trn_err err = trn_errorf(TRN_INVALID_ARGUMENT, "%s is %s; an object is expected", what, kind(root));
         json_decref(root);
@@ -59,8 +60,8 @@ static bool whole(const char *s, int64_t *out)
 static trn_err add_task(trn_cluster_builder *b, const char *job, int64_t index, const json_t *address)
 {
     if (!json_is_string(address))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s', task %lld: the address is %s; \"host:port\" is expected", job, (long long)index,
-                          kind(address));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s', task %lld: the address is %s; \"host:port\" is expected",
+                          job, (long long)index, kind(address));
     return trn_cluster_builder_add(b, job, index, json_string_value(address));
 }
 
@@ -69,21 +70,24 @@ static trn_err add_jobs(trn_cluster_builder *b, json_t *cluster)
 {
     const char *job, *key;
     json_t *tasks, *address;
-    json_object_foreach (cluster, job, tasks) {
+    json_object_foreach(cluster, job, tasks)
+    {
         if (json_is_array(tasks)) {
             size_t i;
-            json_array_foreach (tasks, i, address)
-                TRN_TRY(add_task(b, job, (int64_t)i, address));
+            json_array_foreach(tasks, i, address) TRN_TRY(add_task(b, job, (int64_t)i, address));
         } else if (json_is_object(tasks)) {
-            json_object_foreach (tasks, key, address) {
+            json_object_foreach(tasks, key, address)
+            {
                 int64_t index;
                 if (!whole(key, &index))
                     return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s': '%.80s' is not a task's number", job, key);
                 TRN_TRY(add_task(b, job, index, address));
             }
         } else {
-            return trn_errorf(TRN_INVALID_ARGUMENT, "job '%.80s' is %s; a list of addresses, or an object from task number to address, is expected",
-                              job, kind(tasks));
+            return trn_errorf(
+                TRN_INVALID_ARGUMENT,
+                "job '%.80s' is %s; a list of addresses, or an object from task number to address, is expected", job,
+                kind(tasks));
         }
     }
     return TRN_OK;
@@ -109,7 +113,8 @@ static trn_err tf_config(trn_cluster_builder *b, json_t *root)
     if (!cluster)
         return trn_errorf(TRN_INVALID_ARGUMENT, "there is no \"cluster\" in it");
     if (!json_is_object(cluster))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "\"cluster\" is %s; an object from job to addresses is expected", kind(cluster));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "\"cluster\" is %s; an object from job to addresses is expected",
+                          kind(cluster));
     if (!task)
         return trn_errorf(TRN_INVALID_ARGUMENT, "there is no \"task\" in it, so it does not say which task this is");
     if (!json_is_object(task))
@@ -117,7 +122,8 @@ static trn_err tf_config(trn_cluster_builder *b, json_t *root)
 
     json_t *type = json_object_get(task, "type"), *index = json_object_get(task, "index");
     if (!json_is_string(type))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "\"task\" has %s \"type\"; the name of a job is expected", type ? "a bad" : "no");
+        return trn_errorf(TRN_INVALID_ARGUMENT, "\"task\" has %s \"type\"; the name of a job is expected",
+                          type ? "a bad" : "no");
     int64_t number = 0;
     if (!index)
         return trn_errorf(TRN_INVALID_ARGUMENT, "\"task\" has no \"index\"");
@@ -129,7 +135,8 @@ static trn_err tf_config(trn_cluster_builder *b, json_t *root)
     TRN_TRY(add_jobs(b, cluster));
     const char *job = json_string_value(type);
     if (strcmp(job, "evaluator") == 0 && !json_object_get(cluster, job))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "the evaluator is no member of the cluster: it works alone and has no server to start");
+        return trn_errorf(TRN_INVALID_ARGUMENT,
+                          "the evaluator is no member of the cluster: it works alone and has no server to start");
     return trn_cluster_builder_own(b, job, number);
 }
 

@@ -91,7 +91,8 @@ static bool looks_like_text(const uint8_t *p, size_t n)
 static trn_err check_count(const char *what, int64_t v, int64_t max)
 {
     if (v < 0 || v > max)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s is %lld; 0 to %lld is possible", what, (long long)v, (long long)max);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s is %lld; 0 to %lld is possible", what, (long long)v,
+                          (long long)max);
     return TRN_OK;
 }
 

@@ -116,7 +116,8 @@ trn_err trn_devname_parse(trn_devname *out, const char *text, size_t n)
         ok = take_type(&c, d.type) && take(&c, ":") && take_number_or_star(&c, &d.id) && c.p == c.end;
     }
     if (!ok)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Malformed device specification '%.*s'", (int)TRN_MIN(n, (size_t)200), text);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Malformed device specification '%.*s'", (int)TRN_MIN(n, (size_t)200),
+                          text);
     *out = d;
     return TRN_OK;
 }
@@ -190,9 +191,9 @@ bool trn_devname_eq(const trn_devname *a, const trn_devname *b)
 
 bool trn_devname_match(const trn_devname *want, const trn_devname *name)
 {
-    return (!want->job[0] || strcmp(want->job, name->job) == 0) && (want->replica < 0 || want->replica == name->replica) &&
-           (want->task < 0 || want->task == name->task) && (!want->type[0] || strcmp(want->type, name->type) == 0) &&
-           (want->id < 0 || want->id == name->id);
+    return (!want->job[0] || strcmp(want->job, name->job) == 0) &&
+           (want->replica < 0 || want->replica == name->replica) && (want->task < 0 || want->task == name->task) &&
+           (!want->type[0] || strcmp(want->type, name->type) == 0) && (want->id < 0 || want->id == name->id);
 }
 
 static bool words_clash(const char *a, const char *b) { return a[0] && b[0] && strcmp(a, b) != 0; }

@@ -22,8 +22,9 @@ typedef struct trn_devname {
 #define TRN_DEVNAME_TEXT 192 /* holds every name */
 
 /* [any] All of these. */
-trn_devname trn_devname_any(void);                              /* no part given: "" */
-trn_devname trn_devname_task(const char *job, int32_t task);    /* "/job:J/replica:0/task:T"; the job's name must be valid */
+trn_devname trn_devname_any(void); /* no part given: "" */
+trn_devname trn_devname_task(const char *job,
+                             int32_t task); /* "/job:J/replica:0/task:T"; the job's name must be valid */
 trn_devname trn_devname_cpu(const char *job, int32_t task, int32_t id); /* the full name of a CPU device */
 
 /* "" and "/" give the name without parts. */
@@ -32,7 +33,7 @@ trn_err trn_devname_parse(trn_devname *out, const char *text, size_t n) TRN_MUST
 const char *trn_devname_text(char buf[TRN_DEVNAME_TEXT], const trn_devname *d);
 
 bool trn_devname_is_any(const trn_devname *d);
-bool trn_devname_is_full(const trn_devname *d); /* all five parts */
+bool trn_devname_is_full(const trn_devname *d);  /* all five parts */
 bool trn_devname_has_task(const trn_devname *d); /* job, replica and task */
 bool trn_devname_eq(const trn_devname *a, const trn_devname *b);
 /* `name` satisfies `want`: every part that want gives is the same in name. */

@@ -48,7 +48,8 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
         *listen_fd = -1;
         TRN_TRY(as_tensorflow(trn_rpc_server_listen_fd(s->rpc, fd, &s->port)));
     } else {
-        TRN_TRY(as_tensorflow(trn_rpc_server_listen(s->rpc, c->bind_host ? c->bind_host : me->host, c->port >= 0 ? c->port : me->port, &s->port)));
+        TRN_TRY(as_tensorflow(trn_rpc_server_listen(s->rpc, c->bind_host ? c->bind_host : me->host,
+                                                    c->port >= 0 ? c->port : me->port, &s->port)));
     }
     char *address = trn_address_join(me->host, s->port);
     s->target = trn_xasprintf("grpc://%s", address);

@@ -95,7 +95,8 @@ static void add_utf8(trn_sb *out, uint32_t c)
         b[0] = (char)(0xe0 | c >> 12), b[1] = (char)(0x80 | (c >> 6 & 63)), b[2] = (char)(0x80 | (c & 63));
         trn_sb_add(out, b, 3);
     } else {
-        b[0] = (char)(0xf0 | c >> 18), b[1] = (char)(0x80 | (c >> 12 & 63)), b[2] = (char)(0x80 | (c >> 6 & 63)), b[3] = (char)(0x80 | (c & 63));
+        b[0] = (char)(0xf0 | c >> 18), b[1] = (char)(0x80 | (c >> 12 & 63)), b[2] = (char)(0x80 | (c >> 6 & 63)),
+        b[3] = (char)(0x80 | (c & 63));
         trn_sb_add(out, b, 4);
     }
 }
@@ -182,7 +183,10 @@ static void add_fixed(trn_sb *out, uint64_t v, size_t bytes)
     trn_sb_add(out, b, bytes);
 }
 
-static void add_tag(trn_sb *out, const ProtobufCFieldDescriptor *f, int wire_type) { add_varint(out, (uint64_t)f->id << 3 | (uint64_t)wire_type); }
+static void add_tag(trn_sb *out, const ProtobufCFieldDescriptor *f, int wire_type)
+{
+    add_varint(out, (uint64_t)f->id << 3 | (uint64_t)wire_type);
+}
 
 static void add_bytes(trn_sb *out, const ProtobufCFieldDescriptor *f, const trn_sb *bytes)
 {
@@ -294,13 +298,15 @@ static trn_err value(reader *r, trn_sb *out, const ProtobufCFieldDescriptor *f)
         break;
     case PROTOBUF_C_TYPE_SFIXED32:
     case PROTOBUF_C_TYPE_FIXED32:
-        TRN_TRY(f->type == PROTOBUF_C_TYPE_FIXED32 ? integer(r, f, 0, UINT32_MAX, &v) : integer(r, f, INT32_MIN, INT32_MAX, &v));
+        TRN_TRY(f->type == PROTOBUF_C_TYPE_FIXED32 ? integer(r, f, 0, UINT32_MAX, &v)
+                                                   : integer(r, f, INT32_MIN, INT32_MAX, &v));
         add_tag(out, f, 5);
         add_fixed(out, v, 4);
         return TRN_OK;
     case PROTOBUF_C_TYPE_SFIXED64:
     case PROTOBUF_C_TYPE_FIXED64:
-        TRN_TRY(f->type == PROTOBUF_C_TYPE_FIXED64 ? integer(r, f, 0, UINT64_MAX, &v) : integer(r, f, INT64_MIN, INT64_MAX, &v));
+        TRN_TRY(f->type == PROTOBUF_C_TYPE_FIXED64 ? integer(r, f, 0, UINT64_MAX, &v)
+                                                   : integer(r, f, INT64_MIN, INT64_MAX, &v));
         add_tag(out, f, 1);
         add_fixed(out, v, 8);
         return TRN_OK;

@@ -14,6 +14,7 @@
 #include "base/base.h"
 
 /* Adds to `out`. Errors name the line: "line 3: …". [any] */
-trn_err trn_textproto_encode(trn_sb *out, const ProtobufCMessageDescriptor *type, const char *text, size_t n) TRN_MUST_USE;
+trn_err trn_textproto_encode(trn_sb *out, const ProtobufCMessageDescriptor *type, const char *text,
+                             size_t n) TRN_MUST_USE;
 
 #endif

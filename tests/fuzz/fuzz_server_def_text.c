@@ -7,15 +7,16 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const ProtobufCMessageDescriptor *const types[] = {&tensorflow__server_def__descriptor, &tensorflow__graph_def__descriptor,
-                                                              &tensorflow__run_metadata__descriptor};
+    static const ProtobufCMessageDescriptor *const types[] = {
+        &tensorflow__server_def__descriptor, &tensorflow__graph_def__descriptor, &tensorflow__run_metadata__descriptor};
     for (size_t i = 0; i < TRN_COUNTOF(types); i++) {
         trn_sb out = {0};
         trn_err err = trn_textproto_encode(&out, types[i], (const char *)data, size);
         if (err) {
             trn_err_free(err);
         } else {
-            ProtobufCMessage *m = protobuf_c_message_unpack(types[i], NULL, out.n, (const uint8_t *)(out.p ? out.p : ""));
+            ProtobufCMessage *m =
+                protobuf_c_message_unpack(types[i], NULL, out.n, (const uint8_t *)(out.p ? out.p : ""));
             if (!m)
                 abort();
             protobuf_c_message_free_unpacked(m, NULL);

@@ -150,8 +150,9 @@ def cluster(tmp_path):
 
 @pytest.fixture(autouse=True)
 def fresh_graph():
-    """Every test starts with an empty default graph, in TensorFlow 1 style."""
-    import tensorflow.compat.v1 as tf
-    tf.disable_v2_behavior()
-    tf.reset_default_graph()
+    """Every test starts with an empty default graph. Tests without TensorFlow do not pay for importing it."""
+    tf = sys.modules.get("tensorflow")
+    if tf:
+        tf.compat.v1.disable_v2_behavior()
+        tf.compat.v1.reset_default_graph()
     yield

@@ -69,7 +69,9 @@ static void spellings(void **state)
 
 static void wrong(void **state)
 {
-    static const struct { const char *a, *b, *why; } bad[] = {
+    static const struct {
+        const char *a, *b, *why;
+    } bad[] = {
         {"--worker_host=x", NULL, "unknown flag --worker_host; did you mean --worker_hosts?"},
         {"--taskindex=1", NULL, "did you mean --task-index?"},
         {"--wroker-hosts", "x", "did you mean --worker_hosts?"},

@@ -45,13 +45,33 @@ static void expect_error(trn_err err, trn_code code, const char *part)
 
 static void addresses(void **state)
 {
-    static const struct { const char *in, *host; int port; } good[] = {
-        {"h:1", "h", 1}, {"localhost:0", "localhost", 0}, {"10.0.0.1:65535", "10.0.0.1", 65535}, {"[::1]:2222", "::1", 2222}, {"a-b.c_d:22", "a-b.c_d", 22},
+    static const struct {
+        const char *in, *host;
+        int port;
+    } good[] = {
+        {"h:1", "h", 1},
+        {"localhost:0", "localhost", 0},
+        {"10.0.0.1:65535", "10.0.0.1", 65535},
+        {"[::1]:2222", "::1", 2222},
+        {"a-b.c_d:22", "a-b.c_d", 22},
     };
-    static const struct { const char *in, *why; } bad[] = {
-        {"", "no port"}, {"localhost", "no port"}, {"h:", "bad port"}, {"h:x", "bad port"}, {"h:65536", "bad port"}, {"h:-1", "bad port"},
-        {"h:000001", "bad port"}, {":22", "no host"}, {"[]:22", "no host"}, {"::1:22", "several colons"}, {"grpc://h:22", "several colons"},
-        {"h h:22", "character"}, {"a/b:1", "character"}, {"h:1:2", "several colons"},
+    static const struct {
+        const char *in, *why;
+    } bad[] = {
+        {"", "no port"},
+        {"localhost", "no port"},
+        {"h:", "bad port"},
+        {"h:x", "bad port"},
+        {"h:65536", "bad port"},
+        {"h:-1", "bad port"},
+        {"h:000001", "bad port"},
+        {":22", "no host"},
+        {"[]:22", "no host"},
+        {"::1:22", "several colons"},
+        {"grpc://h:22", "several colons"},
+        {"h h:22", "character"},
+        {"a/b:1", "character"},
+        {"h:1:2", "several colons"},
     };
     char host[254];
     int port;
@@ -64,13 +84,15 @@ static void addresses(void **state)
         free(back);
     }
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++)
-        expect_error(trn_address_parse(host, sizeof host, &port, bad[i].in, strlen(bad[i].in), false), TRN_INVALID_ARGUMENT, bad[i].why);
+        expect_error(trn_address_parse(host, sizeof host, &port, bad[i].in, strlen(bad[i].in), false),
+                     TRN_INVALID_ARGUMENT, bad[i].why);
     assert_null(trn_address_parse(host, sizeof host, &port, ":22", 3, true));
     assert_string_equal(host, "");
     char longest[400];
     memset(longest, 'a', sizeof longest);
     memcpy(longest + 390, ":2222", 6);
-    expect_error(trn_address_parse(host, sizeof host, &port, longest, strlen(longest), false), TRN_INVALID_ARGUMENT, "characters");
+    expect_error(trn_address_parse(host, sizeof host, &port, longest, strlen(longest), false), TRN_INVALID_ARGUMENT,
+                 "characters");
 }
 
 /* ---- flags ----------------------------------------------------------------------------------------------------- */
@@ -105,7 +127,11 @@ static void flags(void **state)
 
 static void flag_errors(void **state)
 {
-    static const struct { const char *ps, *worker, *job; int64_t task; const char *why; } rows[] = {
+    static const struct {
+        const char *ps, *worker, *job;
+        int64_t task;
+        const char *why;
+    } rows[] = {
         {"p:1", "w:1,p:1", "ps", 0, "address 'p:1' is given twice: for /job:ps/task:0 and for /job:worker/task:1"},
         {"p:1", "w:1", "ps", 1, "task 1 was not defined in job \"ps\", which has 1 task"},
         {"p:1", "w:1", "chief", 0, "job \"chief\" was not defined in cluster, which has ps, worker"},
@@ -144,7 +170,9 @@ static void flag_errors(void **state)
 
 static void json(void **state)
 {
-    static const struct { const char *in, *out; } good[] = {
+    static const struct {
+        const char *in, *out;
+    } good[] = {
         {"{}", "nobody"},
         {"{\"ps\":[\"a:1\",\"b:2\"]}", "ps[0 a:1, 1 b:2]"},
         {"{\"worker\":{\"7\":\"c:1\",\"0\":\"d:1\"},\"ps\":[\"a:1\"]}", "ps[0 a:1] worker[0 d:1, 7 c:1]"},
@@ -152,12 +180,22 @@ static void json(void **state)
         {"{\"w\":[\"a:1\",\"a:2\",\"a:3\",\"a:4\",\"a:5\",\"a:6\",\"a:7\",\"a:8\",\"a:9\"]}",
          "w[0 a:1, 1 a:2, 2 a:3, 3 a:4, 4 a:5, 5 a:6, 6 a:7, 7 a:8, … 9 tasks]"},
     };
-    static const struct { const char *in, *why; } bad[] = {
-        {"", "not valid JSON"}, {"{", "not valid JSON: line 1"}, {"[]", "is a list; an object is expected"}, {"{\"ps\":\"a:1\"}", "job 'ps' is a string"},
-        {"{\"ps\":[1]}", "job 'ps', task 0: the address is a number"}, {"{\"ps\":{\"x\":\"a:1\"}}", "'x' is not a task's number"},
-        {"{\"ps\":{\"-1\":\"a:1\"}}", "'-1' is not a task's number"}, {"{\"ps\":{\"2147483648\":\"a:1\"}}", "task 2147483648"},
-        {"{\"ps\":{\"0\":null}}", "the address is null"}, {"{\"ps\":{\"0\":\"a:1\",\"0\":\"b:1\"}}", "duplicate"}, {"{\"p/s\":[\"a:1\"]}", "name of a job"},
-        {"{\"ps\":{\"1\":\"a:1\",\"01\":\"b:1\"}}", "/job:ps/task:1 is given twice"}, {"{\"ps\":[\"a:1\",\"a:1\"]}", "given twice"},
+    static const struct {
+        const char *in, *why;
+    } bad[] = {
+        {"", "not valid JSON"},
+        {"{", "not valid JSON: line 1"},
+        {"[]", "is a list; an object is expected"},
+        {"{\"ps\":\"a:1\"}", "job 'ps' is a string"},
+        {"{\"ps\":[1]}", "job 'ps', task 0: the address is a number"},
+        {"{\"ps\":{\"x\":\"a:1\"}}", "'x' is not a task's number"},
+        {"{\"ps\":{\"-1\":\"a:1\"}}", "'-1' is not a task's number"},
+        {"{\"ps\":{\"2147483648\":\"a:1\"}}", "task 2147483648"},
+        {"{\"ps\":{\"0\":null}}", "the address is null"},
+        {"{\"ps\":{\"0\":\"a:1\",\"0\":\"b:1\"}}", "duplicate"},
+        {"{\"p/s\":[\"a:1\"]}", "name of a job"},
+        {"{\"ps\":{\"1\":\"a:1\",\"01\":\"b:1\"}}", "/job:ps/task:1 is given twice"},
+        {"{\"ps\":[\"a:1\",\"a:1\"]}", "given twice"},
     };
     for (size_t i = 0; i < TRN_COUNTOF(good); i++) {
         trn_cluster *c = NULL;
@@ -182,14 +220,20 @@ static void json(void **state)
 
 static void tf_config(void **state)
 {
-    static const struct { const char *in, *out; } good[] = {
+    static const struct {
+        const char *in, *out;
+    } good[] = {
         {"{" CLUSTER ",\"task\":{\"type\":\"worker\",\"index\":1}}", "ps[0 a:1] worker[0 b:1, 1 b:2] me=worker/1"},
-        {"{" CLUSTER ",\"task\":{\"type\":\"ps\",\"index\":\"0\"},\"environment\":\"cloud\"}", "ps[0 a:1] worker[0 b:1, 1 b:2] me=ps/0"},
-        {"{\"cluster\":{\"master\":[\"m:1\"]},\"task\":{\"type\":\"master\",\"index\":0}}", "master[0 m:1] me=master/0"},
+        {"{" CLUSTER ",\"task\":{\"type\":\"ps\",\"index\":\"0\"},\"environment\":\"cloud\"}",
+         "ps[0 a:1] worker[0 b:1, 1 b:2] me=ps/0"},
+        {"{\"cluster\":{\"master\":[\"m:1\"]},\"task\":{\"type\":\"master\",\"index\":0}}",
+         "master[0 m:1] me=master/0"},
         {"{\"cluster\":{\"chief\":[\"m:1\"],\"evaluator\":[\"e:1\"]},\"task\":{\"type\":\"evaluator\",\"index\":0}}",
          "chief[0 m:1] evaluator[0 e:1] me=evaluator/0"},
     };
-    static const struct { const char *in, *why; } bad[] = {
+    static const struct {
+        const char *in, *why;
+    } bad[] = {
         {"nonsense", "TF_CONFIG is not valid JSON"},
         {"{}", "no \"cluster\""},
         {"{\"cluster\":[]}", "\"cluster\" is a list"},
@@ -254,7 +298,8 @@ static const char server_text[] =
     "  job < name: 'worker', tasks: { key: 1; value: \"b\" \":2\" } >\n}\n"
     "job_name: \"work\\x65r\"\ntask_index: 0x1\n"
     "default_session_config {\n  device_count { key: \"CPU\" value: 3 }\n  device_count { key: \"GPU\" value: 9 }\n"
-    "  intra_op_parallelism_threads: 2\n  inter_op_parallelism_threads: -1\n  gpu_options { per_process_gpu_memory_fraction: 0.5 }\n"
+    "  intra_op_parallelism_threads: 2\n  inter_op_parallelism_threads: -1\n  gpu_options { "
+    "per_process_gpu_memory_fraction: 0.5 }\n"
     "  device_filters: [\"/job:ps\", '/job:worker/task:1']\n  allow_soft_placement: true\n"
     "  graph_options { optimizer_options { opt_level: -1 } rewrite_options { a: [1, {b: 2}] } }\n"
     "  brand_new_option { deep < er: 1.5e3f > } [some.extension/x] { y: 1 }\n}\n"
@@ -301,7 +346,8 @@ static void server_def(void **state)
     worker.name = "worker", worker.n_tasks = 1, worker.tasks = e1;
     c.n_job = 2, c.job = jobs;
     n.key = "CPU", n.value = 3;
-    cfg.n_device_count = 1, cfg.device_count = counts, cfg.intra_op_parallelism_threads = 2, cfg.inter_op_parallelism_threads = -1;
+    cfg.n_device_count = 1, cfg.device_count = counts, cfg.intra_op_parallelism_threads = 2,
+    cfg.inter_op_parallelism_threads = -1;
     cfg.n_device_filters = 2, cfg.device_filters = filters, cfg.allow_soft_placement = 1, cfg.graph_options = &go;
     go.optimizer_options = &oo, oo.opt_level = -1;
     s.cluster = &c, s.job_name = "worker", s.task_index = 1, s.default_session_config = &cfg, s.port = 2223;
@@ -321,15 +367,21 @@ static void server_def(void **state)
 static void server_def_errors(void **state)
 {
 #define PS "cluster { job { name: \"ps\" tasks { key: 0 value: \"a:1\" } } } job_name: \"ps\" "
-    static const struct { const char *in; trn_code code; const char *why; } bad[] = {
+    static const struct {
+        const char *in;
+        trn_code code;
+        const char *why;
+    } bad[] = {
         {"", TRN_INTERNAL, "which job"},
-        {"cluster { job { name: \"ps\" tasks { key: 0 value: \"a\" } } } job_name: \"ps\"", TRN_INVALID_ARGUMENT, "has no port"},
+        {"cluster { job { name: \"ps\" tasks { key: 0 value: \"a\" } } } job_name: \"ps\"", TRN_INVALID_ARGUMENT,
+         "has no port"},
         {PS "task_index: 1", TRN_INTERNAL, "task 1 was not defined in job \"ps\""},
         {PS "job_name: \"x\"", TRN_INTERNAL, "job \"x\" was not defined in cluster"},
         {PS "protocol: \"grpc+mpi\"", TRN_NOT_FOUND, "protocol 'grpc+mpi'"},
         {PS "replica: 1", TRN_UNIMPLEMENTED, "replica 1"},
         {PS "port: 70000", TRN_INVALID_ARGUMENT, "port is 70000"},
-        {PS "default_session_config { device_count { key: \"CPU\" value: 2000 } }", TRN_INVALID_ARGUMENT, "device_count"},
+        {PS "default_session_config { device_count { key: \"CPU\" value: 2000 } }", TRN_INVALID_ARGUMENT,
+         "device_count"},
         {PS "\n\ntask_index: nine", TRN_INVALID_ARGUMENT, "line 3: task_index: 'nine' is not an integer"},
         {PS "task_index: 2147483648", TRN_INVALID_ARGUMENT, "out of range"},
         {PS "task_index { }", TRN_INVALID_ARGUMENT, "unexpected '{'"},
@@ -365,8 +417,10 @@ static void server_def_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses),   cmocka_unit_test(flags),       cmocka_unit_test(flag_errors), cmocka_unit_test(json),
-        cmocka_unit_test(tf_config),   cmocka_unit_test(cluster_def), cmocka_unit_test(server_def),  cmocka_unit_test(server_def_errors),
+        cmocka_unit_test(addresses),   cmocka_unit_test(flags),
+        cmocka_unit_test(flag_errors), cmocka_unit_test(json),
+        cmocka_unit_test(tf_config),   cmocka_unit_test(cluster_def),
+        cmocka_unit_test(server_def),  cmocka_unit_test(server_def_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,9 @@ static trn_devname dev(const char *text)
 
 static void parse_and_text(void **state)
 {
-    static const struct { const char *in, *out; } rows[] = {
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
         {"", ""},
         {"/", ""},
         {"/job:ps/replica:0/task:1/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"},
@@ -54,8 +56,28 @@ static void parse_and_text(void **state)
 static void parse_errors(void **state)
 {
     static const char *const bad[] = {
-        "/job:", "/job:1a", "/job:ps/", "//", "job:ps", "/task:-1", "/task:x", "/task:2147483648", "/replica:", "/device:", "/device:CPU:",
-        "/device:0", "/cpu", "/cpu:", "CPU", "CPU:", "CPU:0x", "/foo:1", "/job:ps /task:0", "/device:CPU:0:1", " /job:ps", "@gpu:0",
+        "/job:",
+        "/job:1a",
+        "/job:ps/",
+        "//",
+        "job:ps",
+        "/task:-1",
+        "/task:x",
+        "/task:2147483648",
+        "/replica:",
+        "/device:",
+        "/device:CPU:",
+        "/device:0",
+        "/cpu",
+        "/cpu:",
+        "CPU",
+        "CPU:",
+        "CPU:0x",
+        "/foo:1",
+        "/job:ps /task:0",
+        "/device:CPU:0:1",
+        " /job:ps",
+        "@gpu:0",
         "/job:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
@@ -78,9 +100,21 @@ static void match(void **state)
 {
     trn_devname full = dev("/job:ps/replica:0/task:1/device:CPU:0");
     assert_true(trn_devname_is_full(&full) && trn_devname_has_task(&full) && !trn_devname_is_any(&full));
-    static const struct { const char *want; bool match; } rows[] = {
-        {"", true}, {"/job:ps", true}, {"/job:worker", false}, {"/task:1", true}, {"/task:0", false}, {"/cpu:0", true}, {"/device:CPU", true},
-        {"/device:CPU:1", false}, {"/gpu:0", false}, {"/replica:1", false}, {"/job:ps/replica:0/task:1/device:CPU:0", true},
+    static const struct {
+        const char *want;
+        bool match;
+    } rows[] = {
+        {"", true},
+        {"/job:ps", true},
+        {"/job:worker", false},
+        {"/task:1", true},
+        {"/task:0", false},
+        {"/cpu:0", true},
+        {"/device:CPU", true},
+        {"/device:CPU:1", false},
+        {"/gpu:0", false},
+        {"/replica:1", false},
+        {"/job:ps/replica:0/task:1/device:CPU:0", true},
     };
     for (size_t i = 0; i < TRN_COUNTOF(rows); i++) {
         trn_devname w = dev(rows[i].want);
@@ -100,7 +134,10 @@ static void match(void **state)
 
 static void merge(void **state)
 {
-    static const struct { const char *a, *b, *hard, *soft; } rows[] = { /* NULL: an error */
+    static const struct {
+        const char *a, *b, *hard, *soft;
+    } rows[] = {
+        /* NULL: an error */
         {"/job:ps", "/task:1", "/job:ps/task:1", "/job:ps/task:1"},
         {"/job:ps", "/job:ps/cpu:0", "/job:ps/device:CPU:0", "/job:ps/device:CPU:0"},
         {"/job:ps", "/job:worker", NULL, NULL},
@@ -144,7 +181,7 @@ static void fill(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(parse_and_text), cmocka_unit_test(parse_errors), cmocka_unit_test(match),
-                                       cmocka_unit_test(merge), cmocka_unit_test(fill)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parse_and_text), cmocka_unit_test(parse_errors),
+                                       cmocka_unit_test(match), cmocka_unit_test(merge), cmocka_unit_test(fill)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

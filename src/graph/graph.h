@@ -101,6 +101,24 @@ typedef struct trn_opt_opts { bool fold, cse, identity; int64_t max_folded_bytes
 typedef trn_err (*trn_eval_fn)(trn_tensor **outs, const trn_node *n, trn_tensor *const *ins);
 trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval) TRN_MUST_USE;
 
+/* ---- frames (frames.c): the loops of v1 control flow. Frame 0 is the root: what is in no loop. */
+typedef struct trn_frame {
+    const char *name; /* the graph's; "" for the root */
+    int parent;       /* the root is its own */
+    int enter;        /* one of its Enter nodes; -1: root */
+    int loop_cond;    /* its LoopCond; -1: none */
+} trn_frame;
+typedef struct trn_frames {
+    int n;
+    trn_frame *frame; /* parents come first */
+    int *of;          /* by node id: an Enter and an Exit belong to their loop; -1: no such node */
+} trn_frames;
+/* INVALID_ARGUMENT when a node has inputs from several frames, or a loop is entered from several. */
+trn_err trn_graph_frames(trn_frames *out, const trn_graph *g) TRN_MUST_USE;
+void trn_frames_fini(trn_frames *f);
+int trn_frames_in(const trn_frames *f, const trn_gnode *nd);  /* where its inputs are: for an Enter, outside */
+int trn_frames_out(const trn_frames *f, const trn_gnode *nd); /* where its outputs are: for an Exit, outside */
+
 /* ---- placement (place.c) */
 typedef struct trn_device {
     const char *name;  /* "/job:ps/replica:0/task:0/device:CPU:0" */

@@ -1,0 +1,370 @@
+/* Where nodes go: names full and partial, what binds nodes together, soft and hard, what the messages say. */
+#include "place_util.h"
+
+static void place(trn_graph *g, bool soft)
+{
+    trn_place_opts o = {.soft = soft};
+    ok(trn_graph_place(g, &gu_set, &o));
+}
+
+static void at(trn_graph *g, const char *name, int dev)
+{
+    trn_gnode *n = trn_graph_find(g, name, strlen(name));
+    assert_non_null(n);
+    if (n->place_err)
+        fail_msg("%s: %s", name, trn_err_msg(n->place_err));
+    if (n->dev != dev)
+        fail_msg("%s is on %s, not on %s", name, n->dev < 0 ? "nothing" : gu_dev[n->dev].name, gu_dev[dev].name);
+    assert_string_equal(n->n.device, gu_dev[dev].name);
+}
+
+static void bad(trn_graph *g, const char *name, const char *what)
+{
+    trn_gnode *n = trn_graph_find(g, name, strlen(name));
+    assert_non_null(n);
+    if (!n->place_err)
+        fail_msg("%s was placed on %s", name, n->n.device);
+    assert_int_equal(n->dev, -1);
+    assert_int_equal(trn_err_code(n->place_err), TRN_INVALID_ARGUMENT);
+    if (!strstr(trn_err_msg(n->place_err), what))
+        fail_msg("\"%s\" is not in: %s", what, trn_err_msg(n->place_err));
+    char marker[128];
+    snprintf(marker, sizeof marker, "[[{{node %s}}]]", name);
+    assert_non_null(strstr(trn_err_msg(n->place_err), marker));
+}
+
+static void names(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "c", "", 1);
+    N(g, "Identity", "none", "", "c", T(TRN_FLOAT));
+    N(g, "Identity", "job", "/job:ps", "c", T(TRN_FLOAT));
+    N(g, "Identity", "task", "/job:ps/task:1", "c", T(TRN_FLOAT));
+    N(g, "Identity", "task_only", "/task:1", "c", T(TRN_FLOAT));
+    N(g, "Identity", "full", "/job:worker/replica:0/task:1/device:CPU:0", "c", T(TRN_FLOAT));
+    N(g, "Identity", "old", "/job:worker/task:0/cpu:1", "c", T(TRN_FLOAT));
+    N(g, "Identity", "cpu1", "/cpu:1", "c", T(TRN_FLOAT));
+    N(g, "Identity", "cpu", "/device:CPU:*", "c", T(TRN_FLOAT));
+    N(g, "Identity", "worker", "/job:worker", "c", T(TRN_FLOAT));
+    place(g, false);
+    at(g, "none", W0);
+    at(g, "job", PS0);
+    at(g, "task", PS1);
+    at(g, "task_only", PS1); /* ps sorts before worker; none is the master's own */
+    at(g, "full", W1);
+    at(g, "old", W0B);
+    at(g, "cpu1", W0B);
+    at(g, "cpu", W0);
+    at(g, "worker", W0);
+    at(g, "c", W0); /* consumers everywhere */
+    ok(trn_graph_place_errors(g));
+    trn_graph_free(g);
+}
+
+static void errors(void **state)
+{
+    for (int soft = 0; soft < 2; soft++) {
+        trn_graph *g = trn_graph_new(NULL);
+        konst(g, "fine", "", 1);
+        konst(g, "nojob", "/job:foo/task:9", 1);
+        konst(g, "notask", "/job:ps/task:2/cpu:0", 1);
+        konst(g, "malformed", "/jobs:ps", 1);
+        konst(g, "gpu", "/gpu:0", 1);
+        konst(g, "far_gpu", "/job:ps/task:1/device:GPU:3", 1);
+        konst(g, "id", "/job:worker/device:CPU:7", 1);
+        N(g, "Identity", "user", "", "nojob", T(TRN_FLOAT));
+        place(g, soft);
+        at(g, "fine", W0);
+        bad(g, "nojob",
+            "Cannot assign a device for operation nojob: {{node nojob}} was explicitly assigned to /job:foo/task:9 but "
+            "available "
+            "devices are [ /job:ps/replica:0/task:0/device:CPU:0, /job:ps/replica:0/task:1/device:CPU:0, ");
+        bad(g, "nojob", "]. Make sure the device specification refers to a valid device.");
+        bad(g, "notask", "was explicitly assigned to /job:ps/task:2/cpu:0");
+        bad(g, "malformed", "Malformed device specification '/jobs:ps'");
+        at(g, "user", W0); /* its own place is clear */
+        if (soft) {
+            at(g, "gpu", W0);
+            at(g, "far_gpu", PS1);
+            at(g, "id", W0);
+        } else {
+            bad(g, "gpu", "explicitly assigned to /gpu:0 but");
+            bad(g, "gpu", "allow_soft_placement");
+            bad(g, "far_gpu", "explicitly assigned to");
+            bad(g, "id", "explicitly assigned to /job:worker/device:CPU:7");
+        }
+        trn_err err = trn_graph_place_errors(g);
+        assert_non_null(strstr(trn_err_msg(err), "{{node nojob}}"));
+        trn_err_free(err);
+        /* A copy without the bad nodes has no errors. */
+        bool *keep = trn_xalloc(sizeof *keep * (size_t)g->n);
+        for (int i = 0; i < g->n; i++)
+            keep[i] = !g->node[i]->place_err && strcmp(g->node[i]->n.name, "user");
+        trn_graph *part = trn_graph_copy(g, keep);
+        free(keep);
+        ok(trn_graph_place_errors(part));
+        trn_graph_free(part);
+        trn_graph_free(g);
+    }
+    trn_graph *g = trn_graph_new(NULL);
+    trn_devset none = {0};
+    trn_place_opts o = {0};
+    trn_err err = trn_graph_place(g, &none, &o);
+    assert_int_equal(trn_err_code(err), TRN_FAILED_PRECONDITION);
+    trn_err_free(err);
+    place(g, false); /* an empty graph */
+    trn_graph_free(g);
+}
+
+/* A device of another kind that a TensorFlow task offers is there, but not for our ops. */
+static void other_types(void **state)
+{
+    trn_device dev[3] = {DEV("worker", 0, 0, 1),
+                         DEV("ps", 0, 0, 2),
+                         {"/job:ps/replica:0/task:0/device:GPU:0", "/job:ps/replica:0/task:0", "GPU", 3}};
+    trn_devset ds = {.n = 3, .dev = dev, .def = 0};
+    for (int soft = 0; soft < 2; soft++) {
+        trn_graph *g = trn_graph_new(NULL);
+        trn_gnode *c = konst(g, "c", "/job:ps/device:GPU:0", 1), *d = konst(g, "d", "/job:ps", 1);
+        trn_place_opts o = {.soft = soft};
+        ok(trn_graph_place(g, &ds, &o));
+        assert_int_equal(d->dev, 1);
+        if (soft)
+            assert_int_equal(c->dev, 1);
+        else
+            bad(g, "c", "no supported kernel for GPU devices is available");
+        trn_graph_free(g);
+    }
+}
+
+static void generators_and_metadata(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "with_ps", "", 1);
+    konst(g, "with_two", "", 1);
+    konst(g, "unused", "", 1);
+    konst(g, "pinned", "/job:worker/task:1", 1);
+    konst(g, "orders", "", 1);
+    konst(g, "ordered", "", 1);
+    trn_graph_add_ctl(g, trn_graph_find(g, "ordered", 7), trn_graph_find(g, "orders", 6)->id);
+    N(g, "AddV2", "a", "/job:ps/task:1", "with_ps with_ps", T(TRN_FLOAT));
+    N(g, "AddV2", "b", "/job:ps/task:1", "with_two pinned", T(TRN_FLOAT));
+    N(g, "AddV2", "b2", "/job:ps/task:0", "with_two ordered", T(TRN_FLOAT));
+    N(g, "Shape", "shape", "", "a", T(TRN_FLOAT));
+    N(g, "Shape", "shape_job", "/job:ps", "a", T(TRN_FLOAT));
+    N(g, "Shape", "shape_else", "/job:worker", "a", T(TRN_FLOAT));
+    N(g, "Identity", "not_meta", "", "a", T(TRN_FLOAT));
+    place(g, false);
+    at(g, "with_ps", PS1);
+    at(g, "with_two", W0);
+    at(g, "unused", W0);
+    at(g, "pinned", W1);
+    at(g, "ordered", PS0);
+    at(g, "orders", PS0);
+    at(g, "shape", PS1);
+    at(g, "shape_job", PS1);
+    at(g, "shape_else", W0);
+    at(g, "not_meta", W0);
+    trn_graph_free(g);
+}
+
+static void colocation(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "c", "", 1);
+    N(g, "Identity", "early", "", "c", A(TYPE("T", TRN_FLOAT), LOC("late"))); /* before what it names */
+    N(g, "Identity", "late", "/job:ps/task:1", "c", T(TRN_FLOAT));
+    N(g, "Identity", "narrow", "/job:ps", "c", A(TYPE("T", TRN_FLOAT), LOC("late")));
+    N(g, "Identity", "narrow2", "/task:1", "c", A(TYPE("T", TRN_FLOAT), LOC("half")));
+    N(g, "Identity", "half", "/job:worker", "c", T(TRN_FLOAT));
+    N(g, "Identity", "x", "", "c", A(TYPE("T", TRN_FLOAT), LOC("nowhere")));
+    N(g, "Identity", "y", "/job:ps", "c", A(TYPE("T", TRN_FLOAT), LOC("nowhere")));
+    place(g, false);
+    at(g, "early", PS1);
+    at(g, "late", PS1);
+    at(g, "narrow", PS1);
+    at(g, "narrow2", W1);
+    at(g, "half", W1);
+    at(g, "x", PS0);
+    at(g, "y", PS0);
+    trn_graph_free(g);
+
+    for (int soft = 0; soft < 2; soft++) {
+        g = trn_graph_new(NULL);
+        konst(g, "c", "/job:ps", 1);
+        N(g, "Identity", "clash", "/job:worker", "c", A(TYPE("T", TRN_FLOAT), LOC("c")));
+        N(g, "Identity", "type", "/job:ps/gpu:0", "c", A(TYPE("T", TRN_FLOAT), LOC("cpu")));
+        N(g, "Identity", "cpu", "/cpu:0", "c", T(TRN_FLOAT));
+        N(g, "Identity", "group", "/job:ps", "c", A(TYPE("T", TRN_FLOAT), LOC("far")));
+        N(g, "Identity", "far", "/job:ps/task:7", "c", T(TRN_FLOAT));
+        place(g, soft);
+        at(g, "c", PS0);
+        if (soft) { /* colocation is a wish, too */
+            at(g, "clash", W0);
+            at(g, "type", PS0);
+            at(g, "cpu", PS0);
+        } else {
+            bad(g, "clash",
+                "Cannot colocate nodes {{colocation_node c}} and {{colocation_node clash}}: Cannot merge devices with "
+                "incompatible jobs");
+            bad(g, "type", "incompatible types");
+            at(g, "cpu", W0);
+        }
+        bad(g, "group", "was colocated with a group of nodes that required incompatible device '/job:ps/task:7'");
+        bad(g, "group", "far (Identity) /job:ps/task:7");
+        bad(g, "far", "explicitly assigned to /job:ps/task:7");
+        trn_graph_free(g);
+    }
+}
+
+static void refs_and_resources(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "one", "", 1);
+    var(g, "v", "/job:ps/task:1");
+    N(g, "AssignAdd", "add", "", "v one", T(TRN_FLOAT));
+    N(g, "AssignAdd", "again", "/job:worker", "add one", T(TRN_FLOAT)); /* a ref of a ref: gives way */
+    N(g, "Identity", "read", "", "v", T(TRN_FLOAT));                    /* takes the value, goes anywhere */
+    handle(g, "h", "/job:ps/task:0");
+    N(g, "AssignVariableOp", "set", "/job:ps/task:1", "h one", A(TYPE("dtype", TRN_FLOAT)));
+    N(g, "ReadVariableOp", "get", "", "h", A(TYPE("dtype", TRN_FLOAT)));
+    handle(g, "free", "");
+    N(g, "Identity", "pull", "/job:worker/task:1", "one", T(TRN_FLOAT));
+    N(g, "AssignVariableOp", "fset", "", "free pull", A(TYPE("dtype", TRN_FLOAT)));
+    N(g, "ReadVariableOp", "fget", "", "free ^fset", A(TYPE("dtype", TRN_FLOAT), LOC("pull")));
+    N(g, "IdentityN", "forward", "/job:worker", "h free",
+      A({.name = "T",
+         .kind = TRN_ATTR_TYPE,
+         .is_list = true,
+         .n = 2,
+         .list = (const trn_attr_val[]){{.type = TRN_RESOURCE}, {.type = TRN_RESOURCE}}}));
+    place(g, false);
+    at(g, "v", PS1);
+    at(g, "add", PS1);
+    at(g, "again", PS1);
+    at(g, "read", W0);
+    at(g, "h", PS0);
+    at(g, "set", PS0);
+    at(g, "get", PS0);
+    at(g, "free", W1); /* one of its users says where */
+    at(g, "fset", W1);
+    at(g, "fget", W1);
+    at(g, "forward", W0);
+    trn_graph_free(g);
+
+    for (int soft = 0; soft < 2; soft++) {
+        g = trn_graph_new(NULL);
+        var(g, "a", "/job:ps/task:0");
+        var(g, "b", "/job:ps/task:1");
+        var(g, "gpu", "/job:ps/task:1/gpu:0");
+        N(g, "Merge", "value", "", "a b", A(TYPE("T", TRN_FLOAT), INT("N", 2)));
+        konst(g, "one", "", 1);
+        N(g, "AssignAdd", "add", "", "a one", A(TYPE("T", TRN_FLOAT), LOC("b")));
+        N(g, "AssignAdd", "on_gpu", "", "gpu one", T(TRN_FLOAT));
+        place(g, soft);
+        at(g, "value", W0);
+        if (soft) {
+            at(g, "add", PS0);
+            at(g, "gpu", PS1);
+            at(g, "on_gpu", PS1);
+        } else {
+            bad(g, "add", "Cannot colocate nodes");
+            bad(g, "gpu", "explicitly assigned to");
+            bad(g, "on_gpu", "required incompatible device '/job:ps/task:1/device:GPU:0'");
+        }
+        trn_graph_free(g);
+    }
+}
+
+/* Two resources on two tasks meet in one op: soft or not, it cannot be. */
+static void torn(void **state)
+{
+    static const trn_op two[] = {{"TestTwoHandles", "a:res, b:res ->"}, {0}};
+    trn_op_register_test(two);
+    for (int soft = 0; soft < 2; soft++) {
+        trn_graph *g = trn_graph_new(NULL);
+        handle(g, "a", "/job:ps/task:0");
+        handle(g, "b", "/job:ps/task:1");
+        N(g, "TestTwoHandles", "both", "", "a b", NONE);
+        place(g, soft);
+        at(g, "a", PS0);
+        at(g, "b", PS1);
+        bad(g, "both", "incompatible resource devices: /job:ps/task:1 vs /job:ps/task:0");
+        bad(g, "both", "from 'b' (op VarHandleOp) to 'both' (op TestTwoHandles)");
+        trn_graph_free(g);
+    }
+}
+
+/* A later version of the graph does not move what an earlier one has placed. */
+static void versions(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    handle(g, "h", "");
+    var(g, "v", "");
+    place(g, false);
+    at(g, "h", W0);
+    at(g, "v", W0);
+    konst(g, "one", "", 1);
+    N(g, "AssignVariableOp", "set", "/job:ps", "h one", A(TYPE("dtype", TRN_FLOAT)));
+    N(g, "AssignAdd", "add", "/job:ps", "v one", T(TRN_FLOAT));
+    N(g, "Identity", "with", "", "one", A(TYPE("T", TRN_FLOAT), LOC("v")));
+    N(g, "Identity", "clash", "/job:ps", "one", A(TYPE("T", TRN_FLOAT), LOC("v")));
+    place(g, false);
+    at(g, "h", W0);
+    at(g, "v", W0);
+    at(g, "set", W0);
+    at(g, "add", W0);
+    at(g, "with", W0);
+    bad(g, "clash", "Cannot colocate nodes");
+    place(g, true); /* and an error stays the same error */
+    bad(g, "clash", "Cannot colocate nodes");
+    trn_graph_free(g);
+}
+
+/* Unknown ops are placed like others: what to say about them is decided when one is needed. */
+static void unknown_op(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "c", "", 1);
+    N(g, "NoSuchOpAnywhere", "u", "/job:ps", "c", NONE);
+    place(g, false);
+    at(g, "u", PS0);
+    at(g, "c", PS0);
+    trn_graph_free(g);
+}
+
+static void big(void **state)
+{
+    enum { N_CHAIN = 20000 };
+    trn_graph *g = trn_graph_new(NULL);
+    konst(g, "one", "", 1);
+    var(g, "v", "/job:ps/task:1");
+    char name[32], in[48];
+    strcpy(in, "v one");
+    for (int i = 0; i < N_CHAIN; i++) {
+        snprintf(name, sizeof name, "a%d", i);
+        N(g, "AssignAdd", name, i % 2 ? "/job:ps" : "", in, T(TRN_FLOAT));
+        snprintf(in, sizeof in, "%s one", name);
+        snprintf(name, sizeof name, "bad%d", i);
+        if (i < 2000)
+            N(g, "Identity", name, "/job:nope", "one", A(TYPE("T", TRN_FLOAT), LOC("bad0")));
+    }
+    uint64_t t0 = trn_now_ns();
+    place(g, false);
+    double ms = (double)(trn_now_ns() - t0) / 1e6;
+    at(g, "a19999", PS1);
+    bad(g, "bad1999", "/job:nope");
+    trn_graph_free(g);
+    if (ms > 4000)
+        fail_msg("placing took %.0f ms", ms);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names),       cmocka_unit_test(errors),
+                                       cmocka_unit_test(other_types), cmocka_unit_test(generators_and_metadata),
+                                       cmocka_unit_test(colocation),  cmocka_unit_test(refs_and_resources),
+                                       cmocka_unit_test(torn),        cmocka_unit_test(versions),
+                                       cmocka_unit_test(unknown_op),  cmocka_unit_test(big)};
+    return cmocka_run_group_tests(tests, gu_setup, NULL);
+}

@@ -76,7 +76,8 @@ trn_resmgr *trn_k_resmgr(const trn_kctx *k)
 
 trn_resmgr *trn_k_step_resmgr(const trn_kctx *k)
 {
-    return k->step->step_resmgr;
+    trn_resmgr *m = __atomic_load_n(&k->step->step_resmgr, __ATOMIC_ACQUIRE);
+    return m ? m : k->step->api->step_resmgr(k);
 }
 
 trn_rdv *trn_k_rdv(const trn_kctx *k)

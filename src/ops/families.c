@@ -3,6 +3,7 @@
 
 #define FAMILIES(X)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
+    X(trn_ops_control)                                                                                                 \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_random)                                                                                                  \

@@ -1,0 +1,112 @@
+/* Inside exec/: what a plan is made of. Built once by plan.c, read by run.c, never changed while runs use it. */
+#ifndef TRN_EXEC_PLAN_H
+#define TRN_EXEC_PLAN_H
+
+#include "exec/exec.h"
+#include "res/var.h"
+
+/* How the executor treats a node. Everything but KERNEL and ASYNC it does itself, moving values without touching their counts. */
+typedef enum node_kind {
+    KIND_KERNEL,
+    KIND_ASYNC,
+    KIND_CALL, /* a node whose op is the name of a function */
+    KIND_NOOP, /* NoOp, ControlTrigger */
+    KIND_CONST,
+    KIND_IDENTITY, /* also LoopCond */
+    KIND_SWITCH,   /* Switch, RefSwitch, _SwitchN: input 1 says which output lives */
+    KIND_MERGE,
+    KIND_ENTER,
+    KIND_EXIT,
+    KIND_NEXT,
+} node_kind;
+
+/* A data edge, seen from its producer. */
+typedef struct out_edge {
+    int dst;
+    int loc;  /* where it lands among the values of dst's frame */
+    int slot; /* of the producer */
+    bool last; /* no later edge takes this output: the value moves instead of being counted */
+} out_edge;
+
+typedef struct pnode {
+    const trn_node *node;
+    trn_kernel_fn kernel;
+    void *state;
+    uint32_t flags; /* of the row */
+    uint8_t kind;
+    bool runs_dead;  /* _Send and _Recv: run although an input is dead */
+    bool ref_in;     /* a producer gives a reference */
+    bool trigger;    /* ControlTrigger: lives whatever its inputs are */
+    bool invariant;  /* Enter with is_constant */
+    bool preloaded;  /* a constant that is in its users' inputs before the run starts */
+    int n_in, n_out;
+    int in0;         /* first input among the values of its frame */
+    int at;          /* its counter among those of its frame */
+    uint32_t pending; /* edges to come; Merge: 1 + 2 per control edge (see run.c) */
+    int edges, n_edges; /* data edges out: plan->edge */
+    int ctls, n_ctls;   /* control edges out: plan->ctl */
+    int frame;       /* it runs in */
+    int child;       /* Enter: the frame it opens */
+    trn_tensor *value;  /* Const */
+    trn_tensor **index; /* Merge: value_index tensors, when somebody reads them */
+} pnode;
+
+/* What is known of a frame before it runs. Frame 0 is the root. */
+typedef struct frame_info {
+    const char *name;
+    uint64_t hash;  /* TensorFlow's Hash64 of the name */
+    int parent;
+    int parallel;   /* iterations at the same time */
+    int n_enters;
+    int n_values, n_nodes;
+    trn_value *values;  /* what a fresh iteration's inputs look like: constants, else nothing */
+    uint64_t *counters; /* and its counters */
+} frame_info;
+
+typedef struct fncache fncache;
+
+#define RUN_CACHE 16 /* run blocks that a plan keeps */
+
+struct trn_plan {
+    _Atomic uint32_t ref;
+    trn_graph *g;
+    const trn_exec_env *env;
+    trn_kcache *kc;  /* own reference */
+    trn_resmgr *resmgr;
+    fncache *fns;    /* functions by name and attrs; root plans own theirs, function bodies borrow it */
+    bool owns_fns;
+    trn_arena *arena;
+    int n, n_frames, max_out;
+    int n_args, n_rets;
+    bool sweep;      /* values may be left over after a good run (Merge) */
+    pnode *node;
+    out_edge *edge;
+    int *ctl;
+    int *root, n_roots;
+    frame_info *frame;
+    const pnode **ret; /* by index: the _Retval node, or NULL */
+    _Atomic(void *) spare[RUN_CACHE];
+};
+
+/* plan.c. `scope` keeps kernel states of a function's body apart from others'; "" at the root. fns NULL: the plan makes its own. */
+trn_err trn_plan__new(trn_plan **out, TRN_OWN trn_graph *g, const trn_exec_env *env, trn_kcache *kc, trn_resmgr *resmgr, fncache *fns,
+                      const char *scope) TRN_MUST_USE;
+/* Adds TensorFlow's marker and ours: "… [[{{node x}}]] | Op on device". Once. */
+trn_err trn_exec__at_node(TRN_OWN trn_err err, const trn_node *n) TRN_MUST_USE;
+
+/* kcache.c */
+trn_err trn_kcache__get(void **state, trn_kcache *c, const char *scope, const trn_node *n, trn_resmgr *resmgr) TRN_MUST_USE;
+
+/* call.c */
+fncache *trn_fncache__new(void);
+void trn_fncache__free(fncache *c);
+void trn_exec__call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
+trn_err trn_exec__call_node(trn_kctx *k); /* kernel of KIND_CALL */
+
+/* paths.c */
+trn_err trn_exec__check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE;
+
+/* run.c */
+void trn_run__free_block(void *block);
+
+#endif

@@ -6,6 +6,7 @@
  *     make_reads    reading a variable through a ref edge from another task becomes an Identity on the variable's task, so that the read
  *                   still happens after what the reader waits for
  *     add_loops     each task that has a part of a loop body gets a control loop: nodes that count the iterations along
+ *     gather_waits  control edges from several nodes of a task to one node elsewhere become one, behind a NoOp
  *     cut           edges between tasks become _Send and _Recv
  * Then each task's nodes are copied out. Nothing connects them any more but rendezvous keys.
  *
@@ -30,13 +31,14 @@ typedef struct cutter {
     int cap_of;
     int *loop;      /* [frame * n_tasks + task]: the control loop's Merge, -1: none */
     trn_map *moved; /* key → node id + 1: what stands for a tensor on another task */
+    trn_map *waits; /* task and a set of nodes on another that one on it waits for → cell with their NoOp */
     int n_edges;    /* numbers tensor names */
 } cutter;
 
 typedef struct key {
     int kind, node, slot, task;
 } key;
-enum { KEY_COPY, KEY_RECV };
+enum { KEY_COPY, KEY_RECV, KEY_AWAITED, KEY_LANE };
 
 static int lookup(const cutter *c, key k) { return (int)(intptr_t)trn_map_get(c->moved, &k, sizeof k) - 1; }
 static void remember(cutter *c, key k, int id) { trn_map_put(c->moved, &k, sizeof k, (void *)(intptr_t)(id + 1)); }
@@ -358,6 +360,134 @@ static trn_err add_loops(cutter *c)
     return err;
 }
 
+/* ---- gather_waits ----------------------------------------------------------------------------------------------- */
+
+/* The control edges from one task to another. One token per waiting set of nodes is fewer than one per node awaited, or it is not. */
+typedef struct lane {
+    int n_sets, n_nodes;
+} lane;
+
+static bool takes_data_from(const trn_gnode *nd, int from)
+{
+    for (int i = 0; i < nd->n.n_in; i++)
+        if (nd->in[i].node == from)
+            return true;
+    return false;
+}
+
+static lane *lane_at(cutter *c, int from, int to)
+{
+    key k = {KEY_LANE, from, 0, to};
+    lane *l = trn_map_get(c->moved, &k, sizeof k);
+    if (!l) {
+        l = trn_arena_alloc(c->w->arena, sizeof *l);
+        trn_map_put(c->moved, &k, sizeof k, l);
+    }
+    return l;
+}
+
+static int by_task(const void *a, const void *b, void *arg)
+{
+    int x = *(const int *)a, y = *(const int *)b, tx = task_of(arg, node_at(arg, x)),
+        ty = task_of(arg, node_at(arg, y));
+    return tx != ty ? (tx > ty) - (tx < ty) : (x > y) - (x < y);
+}
+
+/* Local control inputs first, then the others by task; those that a data edge from the same node implies are dropped. A Merge does not
+ * wait for its data, and is left alone. Returns how many are local, or all. */
+static int sort_waits(cutter *c, trn_gnode *nd)
+{
+    if (flags_of(nd) & TRN_OP_MERGE)
+        return nd->n_ctl;
+    int n = 0, local = 0;
+    for (int i = 0; i < nd->n_ctl; i++) {
+        int from = nd->ctl[i];
+        bool here = task_of(c, node_at(c, from)) == task_of(c, nd);
+        if (!here && takes_data_from(nd, from))
+            continue;
+        nd->ctl[n++] = from;
+        if (here) {
+            nd->ctl[n - 1] = nd->ctl[local];
+            nd->ctl[local++] = from;
+        }
+    }
+    nd->n_ctl = n;
+    if (n - local > 1)
+        qsort_r(nd->ctl + local, (size_t)(n - local), sizeof *nd->ctl, by_task, c);
+    return local;
+}
+
+/* The end of the run of control inputs from one task that begins at `i`. */
+static int run_end(const cutter *c, const trn_gnode *nd, int i)
+{
+    int task = task_of(c, node_at(c, nd->ctl[i]));
+    while (i < nd->n_ctl && task_of(c, node_at(c, nd->ctl[i])) == task)
+        i++;
+    return i;
+}
+
+static void **wait_cell(cutter *c, const trn_gnode *nd, int i, int end)
+{
+    size_t n = (size_t)(end - i);
+    int *set = trn_xalloc(sizeof *set * (n + 1));
+    set[0] = task_of(c, nd);
+    memcpy(set + 1, nd->ctl + i, sizeof *set * n);
+    void **cell = trn_map_get(c->waits, set, sizeof *set * (n + 1));
+    if (!cell) {
+        cell = trn_arena_alloc(c->w->arena, sizeof *cell);
+        trn_map_put(c->waits, set, sizeof *set * (n + 1), cell);
+        lane *l = lane_at(c, task_of(c, node_at(c, nd->ctl[i])), task_of(c, nd));
+        l->n_sets++;
+        for (size_t k = 1; k <= n; k++) {
+            key seen = {KEY_AWAITED, set[k], 0, set[0]};
+            if (lookup(c, seen) < 0) {
+                remember(c, seen, 0);
+                l->n_nodes++;
+            }
+        }
+    }
+    free(set);
+    return cell;
+}
+
+static trn_err gather_waits(cutter *c)
+{
+    int n0 = c->w->n;
+    for (int id = 0; id < n0; id++) {
+        trn_gnode *nd = node_at(c, id);
+        for (int i = nd ? sort_waits(c, nd) : 0, end; nd && i < nd->n_ctl; i = end)
+            wait_cell(c, nd, i, end = run_end(c, nd, i));
+    }
+    for (int id = 0; id < n0; id++) {
+        trn_gnode *nd = node_at(c, id);
+        if (!nd)
+            continue;
+        int n = sort_waits(c, nd);
+        for (int i = n, end; i < nd->n_ctl; i = end) {
+            const trn_gnode *first = node_at(c, nd->ctl[i]);
+            end = run_end(c, nd, i);
+            const lane *l = lane_at(c, task_of(c, first), task_of(c, nd));
+            if (end - i == 1 || l->n_sets >= l->n_nodes) {
+                memmove(nd->ctl + n, nd->ctl + i, sizeof *nd->ctl * (size_t)(end - i));
+                n += end - i;
+                continue;
+            }
+            void **cell = wait_cell(c, nd, i, end);
+            if (!*cell) {
+                trn_gnode *all;
+                TRN_TRY(
+                    add(&all, c, "NoOp", nd->n.name, "_all", first->dev, trn_frames_in(&c->f, nd), NULL, 0, NULL, 0));
+                all->n_ctl = all->cap_ctl = end - i;
+                all->ctl = trn_arena_dup(c->w->arena, nd->ctl + i, sizeof *nd->ctl * (size_t)(end - i));
+                *cell = all;
+            }
+            nd->ctl[n++] = ((trn_gnode *)*cell)->id;
+        }
+        nd->n_ctl = n;
+    }
+    return TRN_OK;
+}
+
 /* ---- cut -------------------------------------------------------------------------------------------------------- */
 
 /* A _Send of `from` here and a _Recv there. `reader` is the first to want it on its task. */
@@ -424,14 +554,6 @@ static trn_err recv_control(int *out, cutter *c, int from, const trn_gnode *read
     return TRN_OK;
 }
 
-static bool takes_data_from(const trn_gnode *nd, int from)
-{
-    for (int i = 0; i < nd->n.n_in; i++)
-        if (nd->in[i].node == from)
-            return true;
-    return false;
-}
-
 static trn_err cut(cutter *c)
 {
     int n0 = c->w->n;
@@ -446,8 +568,6 @@ static trn_err cut(cutter *c)
                 nd->ctl[n++] = from;
                 continue;
             }
-            if (!(flags_of(nd) & TRN_OP_MERGE) && takes_data_from(nd, from))
-                continue; /* it waits already */
             TRN_TRY(recv_control(&nd->ctl[n++], c, from, nd));
         }
         nd->n_ctl = n;
@@ -516,6 +636,7 @@ static trn_err cut_all(cutter *c)
     TRN_TRY(copy_sources(c));
     TRN_TRY(make_reads(c));
     TRN_TRY(add_loops(c));
+    TRN_TRY(gather_waits(c));
     return cut(c);
 }
 
@@ -555,7 +676,7 @@ static trn_part *split(int *n_parts, cutter *c, int *nodes)
 trn_err trn_graph_partition(trn_part **out, int *n, const trn_graph *g, const trn_devset *ds)
 {
     TRN_TRY(check(g, ds));
-    cutter c = {.w = trn_graph_copy(g, NULL), .ds = ds, .moved = trn_map_new()};
+    cutter c = {.w = trn_graph_copy(g, NULL), .ds = ds, .moved = trn_map_new(), .waits = trn_map_new()};
     name_tasks(&c);
     int *nodes = trn_xalloc(sizeof *nodes * (size_t)TRN_MAX(c.n_tasks, 1));
     trn_err err = count_tasks(&c, nodes) > 1 ? cut_all(&c) : TRN_OK;
@@ -569,6 +690,7 @@ trn_err trn_graph_partition(trn_part **out, int *n, const trn_graph *g, const tr
     free(c.task_of_dev);
     trn_frames_fini(&c.f);
     trn_map_free(c.moved, NULL);
+    trn_map_free(c.waits, NULL);
     trn_graph_free(c.w);
     return err;
 }

@@ -223,6 +223,42 @@ static void control_edges(void **state)
     trn_graph_free(g);
 }
 
+/* One that waits for many, or several that wait for the same: one token. Each for another one: no use in a detour. */
+static void gathered_waits(void **state)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        trn_graph *g = trn_graph_new(NULL);
+        char name[16];
+        for (int i = 0; i < 8; i++) {
+            snprintf(name, sizeof name, "p%d", i);
+            on(N(g, "NoOp", name, "", "", NONE), PS0);
+        }
+        on(N(g, "NoOp", "here", "", "", NONE), W0);
+        for (int i = 0; i < 8; i++) {
+            snprintf(name, sizeof name, "w%d", i);
+            trn_gnode *w = on(N(g, "NoOp", name, "", "^here", NONE), W0);
+            for (int k = 0; k < 8; k++)
+                if (shared ? i < 2 || k == 3 : k == i || k == (i + 1) % 8)
+                    trn_graph_add_ctl(g, w, k);
+        }
+        int n;
+        trn_part *p = partition(&n, g);
+        trn_graph *w = part_of(p, n, W0), *ps = part_of(p, n, PS0);
+        assert_int_equal(count(w, "_Recv"), shared ? 2 : 8);
+        assert_int_equal(count(ps, "NoOp"), shared ? 9 : 8);
+        trn_gnode *w0 = get(w, "w0"), *w1 = get(w, "w1");
+        assert_int_equal(w0->n_ctl, shared ? 2 : 3);
+        if (shared) {
+            assert_int_equal(w0->ctl[1], w1->ctl[1]);
+            for (int i = 0; i < ps->n; i++)
+                if (!strcmp(ps->node[i]->n.op, "NoOp") && ps->node[i]->n_ctl)
+                    assert_int_equal(ps->node[i]->n_ctl, 8);
+        }
+        trn_parts_free(p, n);
+        trn_graph_free(g);
+    }
+}
+
 static void constants(void **state)
 {
     trn_graph *g = trn_graph_new(NULL);
@@ -471,6 +507,13 @@ static trn_edge expr(gen *s, const ctx *c, int depth)
             !(s->g->node[x.node]->n.def->row->flags & TRN_OP_EXIT))
             trn_graph_add_ctl(s->g, s->g->node[x.node], prev);
         note(s, c, x);
+        if (rnd(s, 3) == 0 && s->n_vals) { /* waits for a few others of the same place */
+            trn_gnode *w = mk(s, c, "Identity", &x, 1, T(TRN_FLOAT));
+            for (int i = 0; i < s->n_vals; i++)
+                if (s->vals[i].at == c && s->vals[i].e.node != w->id && rnd(s, 2))
+                    trn_graph_add_ctl(s->g, w, s->vals[i].e.node);
+            x = (trn_edge){w->id, 0};
+        }
         e = op2(s, c, "AddV2", e, x);
     }
     return e;
@@ -649,10 +692,10 @@ static void big(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(data_edges),    cmocka_unit_test(one_task),
-                                       cmocka_unit_test(control_edges), cmocka_unit_test(constants),
-                                       cmocka_unit_test(refs),          cmocka_unit_test(unplaced),
-                                       cmocka_unit_test(loop_parts),    cmocka_unit_test(loop_errors),
-                                       cmocka_unit_test(programs),      cmocka_unit_test(big)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(data_edges),     cmocka_unit_test(one_task),   cmocka_unit_test(control_edges),
+        cmocka_unit_test(gathered_waits), cmocka_unit_test(constants),  cmocka_unit_test(refs),
+        cmocka_unit_test(unplaced),       cmocka_unit_test(loop_parts), cmocka_unit_test(loop_errors),
+        cmocka_unit_test(programs),       cmocka_unit_test(big)};
     return cmocka_run_group_tests(tests, gu_setup, NULL);
 }

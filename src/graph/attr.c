@@ -33,6 +33,14 @@ static trn_err set_type(trn_attr_val *v, const char *name, int type)
 static trn_err set_shape(trn_attr_val *v, trn_arena *a, const char *name, const Tensorflow__TensorShapeProto *pb)
 {
     trn_shape *s = trn_arena_alloc(a, sizeof *s);
+    /* TensorFlow's optimiser numbers unknown dims from -2 down in its own notes ("_input_shapes"). */
+    if (name[0] == '_' && pb && !pb->unknown_rank && pb->n_dim <= TRN_MAX_RANK) {
+        s->rank = (int32_t)pb->n_dim;
+        for (size_t i = 0; i < pb->n_dim; i++)
+            s->dim[i] = TRN_MAX(pb->dim[i]->size, -1);
+        v->shape = s;
+        return TRN_OK;
+    }
     trn_err err = trn_shape_from_pb(s, pb);
     if (err)
         return trn_err_wrap(err, "attr '%s'", name);

@@ -15,7 +15,7 @@ trn_gstore *trn_gstore__new(void)
     return s;
 }
 
-static trn_gstore *gstore_ref(trn_gstore *s)
+trn_gstore *trn_gstore__ref(trn_gstore *s)
 {
     atomic_fetch_add_explicit(&s->ref, 1, memory_order_relaxed);
     return s;
@@ -318,7 +318,7 @@ void trn_graph_compact(trn_graph *g)
 trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep)
 {
     trn_graph *c = trn_graph_new(g->lib);
-    trn_gstore__adopt(c->store, gstore_ref(g->store));
+    trn_gstore__adopt(c->store, trn_gstore__ref(g->store));
     c->producer = g->producer;
     c->min_consumer = g->min_consumer;
     c->uniq = g->uniq;
@@ -362,7 +362,8 @@ trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep)
         ctls += d->n_ctl;
         /* The array is the copy's own, so that it may change an attr; what it points to is shared. */
         d->n.attrs = attrs;
-        memcpy(attrs, s->n.attrs, (size_t)s->n.n_attrs * sizeof *attrs);
+        if (s->n.n_attrs)
+            memcpy(attrs, s->n.attrs, (size_t)s->n.n_attrs * sizeof *attrs);
         attrs += s->n.n_attrs;
         push_node(c, d);
     }
@@ -453,7 +454,8 @@ void trn_gnode__set_attr(trn_gnode *nd, trn_arena *a, const trn_attr *attr)
             return;
         }
     trn_attr *v = trn_arena_alloc(a, (size_t)(nd->n.n_attrs + 1) * sizeof *v);
-    memcpy(v, nd->n.attrs, (size_t)nd->n.n_attrs * sizeof *v);
+    if (nd->n.n_attrs)
+        memcpy(v, nd->n.attrs, (size_t)nd->n.n_attrs * sizeof *v);
     trn_attr__copy(&v[nd->n.n_attrs], a, attr);
     nd->n.attrs = v;
     nd->n.n_attrs++;

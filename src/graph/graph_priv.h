@@ -14,6 +14,7 @@ struct trn_gstore {
 };
 typedef struct trn_gstore trn_gstore;
 trn_gstore *trn_gstore__new(void);
+trn_gstore *trn_gstore__ref(trn_gstore *s);
 void trn_gstore__unref(trn_gstore *s);
 void trn_gstore__adopt(trn_gstore *s, TRN_OWN trn_gstore *parent);
 

@@ -152,7 +152,8 @@ uint64_t trn_random64(void);    /* from the kernel, never 0: incarnations, step 
 
 /* ---- locks ---------------------------------------------------------------------------------------------------- */
 
-/* Mutexes are taken in rising rank; debug builds check it. Equal ranks never nest. */
+/* Mutexes are taken in rising rank; debug builds check it. Equal ranks nest in rising address order only
+ * (an optimizer locks a variable and its slots). */
 typedef enum trn_lock_rank {
     TRN_RANK_SESSION = 10, /* master and client sessions */
     TRN_RANK_WORKER = 20,  /* worker's tables */

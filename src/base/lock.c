@@ -15,7 +15,7 @@ static _Thread_local struct {
 static void check_order(const trn_mutex *m)
 {
     for (int i = 0; i < held.n; i++) {
-        if (held.m[i]->rank < m->rank)
+        if (held.m[i]->rank < m->rank || (held.m[i]->rank == m->rank && (uintptr_t)held.m[i] < (uintptr_t)m))
             continue;
         fprintf(stderr, "trainera: lock order: rank %d (%p) taken while holding rank %d (%p)\n", m->rank,
                 (const void *)m, held.m[i]->rank, (const void *)held.m[i]);

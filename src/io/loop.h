@@ -21,6 +21,7 @@ trn_loop *trn_loop_current(void);                   /* NULL on other threads */
 /* [loop] Runs once before the loop sleeps again: batching writes. The same task may be armed many times, runs once. */
 typedef struct trn_loop_task { struct trn_loop_task *next; trn_fn fn; void *arg; bool armed; } trn_loop_task;
 void trn_loop_later(trn_loop *l, trn_loop_task *t);
+void trn_loop_later_stop(trn_loop *l, trn_loop_task *t); /* before its storage goes */
 
 /* Timers, [loop]. A timer struct is the caller's storage; start on a running one moves it. */
 typedef struct trn_timer { uint64_t at_ns; size_t pos; trn_fn fn; void *arg; } trn_timer; /* pos 0: not running */

@@ -7,6 +7,9 @@
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_random)                                                                                                  \
+    X(trn_ops_scatter)                                                                                                 \
+    X(trn_ops_train)                                                                                                   \
+    X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */
 
 #define X(name) extern const trn_op name[];

@@ -175,7 +175,7 @@ static inline void box_muller_f64(const uint32_t x[4], double *d0, double *d1)
 #define CHUNK 32 /* blocks turned into elements at a time */
 
 /* CHUNK blocks, LANES at a time side by side so that the rounds vectorise. */
-TRN_CLONES static void blocks(const trn_philox *p, uint32_t out[CHUNK * 4])
+TRN_SIMD static void blocks(const trn_philox *p, uint32_t out[CHUNK * 4])
 {
     for (int at = 0; at < CHUNK; at += LANES) {
         uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];

@@ -5,14 +5,9 @@
 #ifndef TRN_OPS_STATE_H
 #define TRN_OPS_STATE_H
 
+#include "ops/kern.h"
 #include "res/var.h"
 
-/* Loops over elements: compiled for the vector units there are, chosen once by the dynamic loader. Sanitizers cannot run such resolvers. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
-#define TRN_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define TRN_CLONES
-#endif
 #define TRN_GRAIN 65536 /* elements per piece of a parallel loop */
 
 /* The variable of input i; *out is a reference. A resource that is not there: FAILED_PRECONDITION that names it. dtype TRN_INVALID: any. */
@@ -32,10 +27,17 @@ typedef struct trn_vars {
 trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype) TRN_MUST_USE;
 /* The value of variable i, safe to write. */
 trn_err trn_vars_write(trn_tensor **out, trn_vars *s, int i) TRN_MUST_USE;
-/* Puts another value in place of variable i's. */
-void trn_vars_replace(trn_vars *s, int i, TRN_OWN trn_tensor *t);
+/* Memory for variable i's next value, where an update writes every element: the value's own when nobody else holds it; else that of input j
+ * (same dtype and shape; -1: none) when it is the kernel's alone; else new. So an update whose old value is still being read makes one pass
+ * over memory, not a copy and then an update. Give it to trn_vars_set_next once it is filled. */
+trn_err trn_vars_next(trn_tensor **out, trn_vars *s, int i, trn_kctx *k, int j) TRN_MUST_USE;
+void trn_vars_set_next(trn_vars *s, int i, TRN_OWN trn_tensor *t);
 /* Unlocks; passes the ref on when the op has such an output and all went well. Returns err. */
 trn_err trn_vars_done(trn_vars *s, trn_kctx *k, TRN_OWN trn_err err) TRN_MUST_USE;
+
+/* What a variable may keep of a tensor: itself, unless it is a small piece of a large buffer (a received message, a slice), which it would
+ * hold for as long as the variable lives. */
+static inline bool trn_var_may_keep(const trn_tensor *t) { return !t->buf || t->buf->size / 2 <= trn_tensor_bytes(t) + 4096; }
 
 /* Shapes: a ref op's output is its variable; gradients and slots must agree with it as far as shapes are known. */
 trn_err trn_sh_update(trn_shctx *s);

@@ -1,0 +1,277 @@
+/* Thread pool: a ring of tasks behind one mutex, and for every worker a slot that holds what it submitted last.
+ *
+ * The slot keeps a chain of tasks on the core whose cache holds their data; it lies behind the same mutex, so idle workers
+ * may take from it and a long task never hides work. A worker that finds nothing looks again for some hundred nanoseconds
+ * before it sleeps: the next task of a step usually comes at once, and a sleep plus wake-up costs more.
+ */
+#include "io/loop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct task {
+    trn_fn fn;
+    void *arg;
+} task;
+
+typedef struct worker {
+    trn_pool *pool;
+    pthread_t thread;
+    task slot; /* fn NULL: empty */
+    unsigned turn;
+} worker;
+
+struct trn_pool {
+    trn_mutex mu;
+    pthread_cond_t work;
+    task *ring; /* power of two */
+    size_t cap, head, n;
+    int slots; /* workers whose slot is full */
+    int sleeping;
+    bool closing;
+    _Atomic uint32_t waiting; /* tasks to be had: read without the lock while spinning */
+    _Atomic int idle;         /* spinning or sleeping workers */
+    int n_workers;
+    char name[12];
+    worker w[];
+};
+
+static _Thread_local worker *self;
+
+int trn_pool_threads(const trn_pool *p) { return p->n_workers; }
+bool trn_pool_here(const trn_pool *p) { return self && self->pool == p; }
+
+static void ring_push(trn_pool *p, task t)
+{
+    if (p->n == p->cap) {
+        size_t cap = p->cap * 2;
+        task *ring = trn_xalloc(cap * sizeof *ring);
+        for (size_t i = 0; i < p->n; i++)
+            ring[i] = p->ring[(p->head + i) & (p->cap - 1)];
+        free(p->ring);
+        p->ring = ring;
+        p->cap = cap;
+        p->head = 0;
+    }
+    p->ring[(p->head + p->n++) & (p->cap - 1)] = t;
+}
+
+static task ring_pop(trn_pool *p)
+{
+    task t = p->ring[p->head];
+    p->head = (p->head + 1) & (p->cap - 1);
+    p->n--;
+    return t;
+}
+
+static bool slot_pop(trn_pool *p, worker *w, task *out)
+{
+    if (w->slot.fn == NULL)
+        return false;
+    *out = w->slot;
+    w->slot.fn = NULL;
+    p->slots--;
+    return true;
+}
+
+/* Locked. Own slot, then the ring, then other slots; every 16th time the ring first, so that nothing starves. */
+static bool take(trn_pool *p, worker *w, task *out)
+{
+    bool ring_first = ++w->turn % 16 == 0 && p->n > 0;
+    if (!ring_first && slot_pop(p, w, out))
+        goto got;
+    if (p->n > 0) {
+        *out = ring_pop(p);
+        goto got;
+    }
+    for (int i = 0; p->slots > 0 && i < p->n_workers; i++)
+        if (slot_pop(p, &p->w[i], out))
+            goto got;
+    return false;
+got:
+    atomic_fetch_sub_explicit(&p->waiting, 1, memory_order_relaxed);
+    return true;
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    trn_pool *p = w->pool;
+    self = w;
+    pthread_setname_np(pthread_self(), p->name);
+    for (;;) {
+        task t;
+        trn_lock(&p->mu);
+        bool got = take(p, w, &t);
+        if (!got) {
+            atomic_fetch_add_explicit(&p->idle, 1, memory_order_relaxed);
+            trn_unlock(&p->mu);
+            for (int i = 0; i < 64 && atomic_load_explicit(&p->waiting, memory_order_relaxed) == 0; i++)
+                relax();
+            trn_lock(&p->mu);
+            while (!(got = take(p, w, &t)) && !p->closing) {
+                p->sleeping++;
+                pthread_cond_wait(&p->work, &p->mu.m);
+                p->sleeping--;
+            }
+            atomic_fetch_sub_explicit(&p->idle, 1, memory_order_relaxed);
+        }
+        trn_unlock(&p->mu);
+        if (!got)
+            break;
+        t.fn(t.arg);
+    }
+    self = NULL;
+    return NULL;
+}
+
+void trn_pool_submit(trn_pool *p, trn_fn fn, void *arg)
+{
+    task t = {fn, arg};
+    worker *w = self && self->pool == p ? self : NULL;
+    trn_lock(&p->mu);
+    if (w == NULL) {
+        ring_push(p, t);
+    } else {
+        if (w->slot.fn)
+            ring_push(p, w->slot);
+        else
+            p->slots++;
+        w->slot = t;
+    }
+    atomic_fetch_add_explicit(&p->waiting, 1, memory_order_relaxed);
+    bool wake = p->sleeping > 0;
+    trn_unlock(&p->mu);
+    if (wake)
+        pthread_cond_signal(&p->work);
+}
+
+trn_err trn_pool_open(trn_pool **out, int threads, const char *name)
+{
+    if (threads < 1)
+        threads = 1;
+    trn_pool *p = trn_xalloc(sizeof *p + (size_t)threads * sizeof p->w[0]);
+    trn_mutex_init(&p->mu, TRN_RANK_POOL);
+    pthread_cond_init(&p->work, NULL);
+    p->cap = 64;
+    p->ring = trn_xalloc(p->cap * sizeof *p->ring);
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "pool");
+    for (int i = 0; i < threads; i++) {
+        p->w[i].pool = p;
+        int e = pthread_create(&p->w[i].thread, NULL, worker_main, &p->w[i]);
+        if (e != 0) {
+            trn_pool_close(p);
+            return trn_err_errno(e, "pool %s: cannot start thread %d of %d", name, i + 1, threads);
+        }
+        trn_lock(&p->mu);
+        p->n_workers = i + 1;
+        trn_unlock(&p->mu);
+    }
+    *out = p;
+    return TRN_OK;
+}
+
+void trn_pool_close(trn_pool *p)
+{
+    if (p == NULL)
+        return;
+    trn_lock(&p->mu);
+    p->closing = true;
+    pthread_cond_broadcast(&p->work);
+    trn_unlock(&p->mu);
+    for (int i = 0; i < p->n_workers; i++)
+        pthread_join(p->w[i].thread, NULL);
+    pthread_cond_destroy(&p->work);
+    trn_mutex_fini(&p->mu);
+    free(p->ring);
+    free(p);
+}
+
+/* ---- parallel for --------------------------------------------------------------------------------------------- */
+
+/* Shared by the caller and its helpers; a helper that comes late finds no piece left and only drops its reference. */
+typedef struct split {
+    void (*fn)(void *arg, int64_t begin, int64_t end);
+    void *arg;
+    int64_t n, piece;
+    _Atomic int64_t next; /* first index not yet taken */
+    _Atomic int64_t done; /* indices finished */
+    _Atomic int refs;
+    trn_mutex mu;
+    pthread_cond_t all;
+} split;
+
+static void split_unref(split *s)
+{
+    if (atomic_fetch_sub(&s->refs, 1) != 1)
+        return;
+    trn_mutex_fini(&s->mu);
+    pthread_cond_destroy(&s->all);
+    free(s);
+}
+
+static void split_work(split *s)
+{
+    for (;;) {
+        int64_t begin = atomic_fetch_add_explicit(&s->next, s->piece, memory_order_relaxed);
+        if (begin >= s->n)
+            return;
+        int64_t end = TRN_MIN(begin + s->piece, s->n);
+        s->fn(s->arg, begin, end);
+        if (atomic_fetch_add(&s->done, end - begin) + (end - begin) == s->n) {
+            trn_lock(&s->mu);
+            pthread_cond_signal(&s->all);
+            trn_unlock(&s->mu);
+        }
+    }
+}
+
+static void split_help(void *arg)
+{
+    split_work(arg);
+    split_unref(arg);
+}
+
+void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
+{
+    if (n <= 0)
+        return;
+    if (grain < 1)
+        grain = 1;
+    int helpers = atomic_load_explicit(&p->idle, memory_order_relaxed);
+    int64_t most = (n - 1) / grain; /* pieces beside the caller's */
+    if (helpers > most)
+        helpers = (int)most;
+    if (helpers <= 0) {
+        fn(arg, 0, n);
+        return;
+    }
+    split *s = trn_xalloc(sizeof *s);
+    s->fn = fn;
+    s->arg = arg;
+    s->n = n;
+    /* Some pieces per thread: evens out threads that start late or share a core. */
+    s->piece = TRN_MAX(grain, n / ((helpers + 1) * 4));
+    trn_mutex_init(&s->mu, TRN_RANK_LEAF);
+    pthread_cond_init(&s->all, NULL);
+    atomic_init(&s->refs, helpers + 1);
+    for (int i = 0; i < helpers; i++)
+        trn_pool_submit(p, split_help, s);
+    split_work(s);
+    if (atomic_load(&s->done) != n) {
+        trn_lock(&s->mu);
+        while (atomic_load(&s->done) != n)
+            pthread_cond_wait(&s->all, &s->mu.m);
+        trn_unlock(&s->mu);
+    }
+    split_unref(s);
+}

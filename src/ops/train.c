@@ -1,0 +1,316 @@
+/* Optimizers: Apply… and ResourceApply…, and their sparse forms.
+ *
+ * The rules are in train_loops.h, one loop each; here is what they share. Variables stand first among an op's inputs, the gradient is called
+ * grad (or delta), everything else is a scalar: so one driver finds its way by the row's argument names. All variables of an update are
+ * locked together. When somebody still reads the variable's old value, the rule writes the new one straight into new memory (or into the
+ * gradient's, if nobody else needs that): no copy first. A sparse update touches the rows it names and nothing else, in the order given.
+ * Half and bfloat16 are widened block by block and rounded once per update. */
+#include "op/registry.h"
+#include "ops/state.h"
+
+#include <math.h>
+
+enum { NESTEROV = 1, UPDATE_SLOTS = 2, LINEAR_BY_LR = 4 };
+
+/* new value, old value, slots, gradient, scalars, flags, count */
+typedef void (*loop_fn)(void *o, const void *x, void *const *slot, const void *g, const void *s, unsigned flags, int64_t n);
+typedef struct rule {
+    loop_fn f32, f64;
+} rule;
+
+#define T float
+#define FN(name) name##_f32
+#define M(fn) fn##f
+#include "ops/train_loops.h"
+#undef T
+#undef FN
+#undef M
+#define T double
+#define FN(name) name##_f64
+#define M(fn) fn
+#include "ops/train_loops.h"
+#undef T
+#undef FN
+#undef M
+
+#define MAX_SCALARS 8
+
+/* An update, ready to run: everything checked, all variables locked. */
+typedef struct update {
+    trn_vars vars;
+    rule rule;
+    trn_dtype dtype;
+    unsigned flags;
+    const trn_tensor *grad, *indices;
+    int grad_at;
+    union {
+        float f32[MAX_SCALARS];
+        double f64[MAX_SCALARS];
+    } s;
+    int n_s;
+    char *o, *slot[TRN_VARS_MAX - 1];
+    const char *x, *g;
+    int64_t row; /* sparse: elements of a row */
+} update;
+
+static double scalar_of(const trn_tensor *t)
+{
+    switch (t->dtype) {
+    case TRN_FLOAT: return TRN_DATA(t, float)[0];
+    case TRN_DOUBLE: return TRN_DATA(t, double)[0];
+    case TRN_HALF: return trn_half_to_f32(TRN_DATA(t, trn_half)[0]);
+    case TRN_BFLOAT16: return trn_bf16_to_f32(TRN_DATA(t, trn_bf16)[0]);
+    case TRN_INT64: return (double)TRN_DATA(t, int64_t)[0];
+    default: return 0;
+    }
+}
+
+/* Inputs behind the variables, by their names in the row. */
+static trn_err read_inputs(update *u, const trn_kctx *k, int n_vars)
+{
+    const trn_argdef *args = k->node->def->in;
+    char text[TRN_SHAPE_TEXT];
+    for (int i = n_vars; i < k->n_in; i++) {
+        const trn_tensor *t = trn_in(k, i);
+        if (strcmp(args[i].name, "grad") == 0 || strcmp(args[i].name, "delta") == 0) {
+            u->grad = t;
+            u->grad_at = i;
+        } else if (strcmp(args[i].name, "indices") == 0) {
+            u->indices = t;
+        } else {
+            TRN_CHECK_ARG(t->shape.rank == 0, "%s is not a scalar: %s", args[i].name, trn_shape_text(text, &t->shape));
+            double v = scalar_of(t);
+            if (u->dtype == TRN_DOUBLE)
+                u->s.f64[u->n_s++] = v;
+            else
+                u->s.f32[u->n_s++] = (float)v;
+        }
+    }
+    u->flags = (trn_attr_bool(k->node, "use_nesterov") ? NESTEROV : 0u) | (trn_attr_bool(k->node, "update_slots") ? UPDATE_SLOTS : 0u) |
+               (trn_attr_bool(k->node, "multiply_linear_by_lr") ? LINEAR_BY_LR : 0u);
+    return TRN_OK;
+}
+
+static int count_vars(const trn_kctx *k)
+{
+    int n = 0;
+    while (n < k->n_in && (trn_dtype_is_ref(k->node->in_types[n]) || k->node->in_types[n] == TRN_RESOURCE))
+        n++;
+    return n;
+}
+
+static trn_err slots_agree(const update *u)
+{
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    const trn_var *var = u->vars.v[0];
+    for (int i = 1; i < u->vars.n; i++) {
+        const trn_var *slot = u->vars.v[i];
+        TRN_CHECK_ARG(trn_shape_eq(&var->value->shape, &slot->value->shape), "var and slot do not have the same shape: %s is %s, %s is %s",
+                      var->name, trn_shape_text(a, &var->value->shape), slot->name, trn_shape_text(b, &slot->value->shape));
+    }
+    return TRN_OK;
+}
+
+#define BLOCK 512
+
+/* n elements at `at` of variable and slots, with the gradient's at `g_at`. */
+static void run_rule(const update *u, int64_t at, int64_t g_at, int64_t n)
+{
+    int n_slots = u->vars.n - 1;
+    void *slot[TRN_VARS_MAX - 1] = {0};
+    if (u->dtype == TRN_FLOAT || u->dtype == TRN_DOUBLE) {
+        int64_t size = u->dtype == TRN_FLOAT ? 4 : 8;
+        for (int i = 0; i < n_slots; i++)
+            slot[i] = u->slot[i] + at * size;
+        (size == 4 ? u->rule.f32 : u->rule.f64)(u->o + at * size, u->x + at * size, slot, u->g + g_at * size, &u->s, u->flags, n);
+        return;
+    }
+    float x[BLOCK], g[BLOCK], s[TRN_VARS_MAX - 1][BLOCK];
+    for (int i = 0; i < n_slots; i++)
+        slot[i] = s[i];
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        int64_t m = TRN_MIN(n - b, (int64_t)BLOCK);
+        trn_widen(x, u->x + (at + b) * 2, u->dtype, m);
+        trn_widen(g, u->g + (g_at + b) * 2, u->dtype, m);
+        for (int i = 0; i < n_slots; i++)
+            trn_widen(s[i], u->slot[i] + (at + b) * 2, u->dtype, m);
+        u->rule.f32(x, x, slot, g, &u->s, u->flags, m);
+        trn_narrow(u->o + (at + b) * 2, x, u->dtype, m);
+        for (int i = 0; i < n_slots; i++)
+            trn_narrow(u->slot[i] + (at + b) * 2, s[i], u->dtype, m);
+    }
+}
+
+static void dense_piece(void *arg, int64_t begin, int64_t end) { run_rule(arg, begin, begin, end - begin); }
+
+static trn_err dense_locked(update *u, trn_kctx *k)
+{
+    trn_var *var = u->vars.v[0];
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    TRN_TRY(slots_agree(u));
+    TRN_CHECK_ARG(trn_shape_eq(&var->value->shape, &u->grad->shape), "var and grad do not have the same shape: %s is %s, the gradient %s",
+                  var->name, trn_shape_text(a, &var->value->shape), trn_shape_text(b, &u->grad->shape));
+    for (int i = 1; i < u->vars.n; i++) {
+        trn_tensor *t;
+        TRN_TRY(trn_vars_write(&t, &u->vars, i));
+        u->slot[i - 1] = t->data;
+    }
+    trn_tensor *now = NULL;
+    TRN_TRY(trn_vars_next(&now, &u->vars, 0, k, u->grad_at));
+    u->x = var->value->data;
+    u->g = u->grad->data;
+    u->o = now->data;
+    trn_k_for(k, var->value->count, TRN_GRAIN, dense_piece, u);
+    trn_vars_set_next(&u->vars, 0, now);
+    return TRN_OK;
+}
+
+static trn_err dense(trn_kctx *k, rule r)
+{
+    update u = {.rule = r, .dtype = trn_attr_type(k->node, "T")};
+    int n_vars = count_vars(k);
+    TRN_TRY(read_inputs(&u, k, n_vars));
+    TRN_TRY(trn_vars_lock(&u.vars, k, n_vars, u.dtype));
+    return trn_vars_done(&u.vars, k, dense_locked(&u, k));
+}
+
+/* ---- sparse --------------------------------------------------------------------------------------------------- */
+
+/* Columns [begin, end) of every row named: rows in order, so that one named twice is updated twice, one after the other. */
+static void sparse_piece(void *arg, int64_t begin, int64_t end)
+{
+    const update *u = arg;
+    for (int64_t i = 0; i < u->indices->count; i++)
+        run_rule(u, trn_int_at(u->indices, i) * u->row + begin, i * u->row + begin, end - begin);
+}
+
+static trn_err sparse_locked(update *u, trn_kctx *k)
+{
+    trn_var *var = u->vars.v[0];
+    trn_shape shape = var->value->shape;
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    TRN_TRY(slots_agree(u));
+    TRN_CHECK_ARG(shape.rank >= 1, "var must be at least 1 dimensional: %s is a scalar", var->name);
+    TRN_CHECK_ARG(u->indices->shape.rank == 1, "indices must be one-dimensional, got %s", trn_shape_text(a, &u->indices->shape));
+    int64_t n = u->indices->count, rows = shape.dim[0];
+    trn_shape want = shape;
+    want.dim[0] = n;
+    TRN_CHECK_ARG(trn_shape_eq(&want, &u->grad->shape), "grad must have one row of %s's shape %s per index (%lld), got %s", var->name,
+                  trn_shape_text(a, &shape), (long long)n, trn_shape_text(b, &u->grad->shape));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = trn_int_at(u->indices, i);
+        TRN_CHECK_ARG(at >= 0 && at < rows, "indices[%lld] = %lld is not in [0, %lld)", (long long)i, (long long)at, (long long)rows);
+    }
+    if (u->grad->count == 0)
+        return TRN_OK;
+    trn_tensor *t;
+    for (int i = 1; i < u->vars.n; i++) {
+        TRN_TRY(trn_vars_write(&t, &u->vars, i));
+        u->slot[i - 1] = t->data;
+    }
+    TRN_TRY(trn_vars_write(&t, &u->vars, 0));
+    u->x = u->o = t->data;
+    u->g = u->grad->data;
+    u->row = u->grad->count / n;
+    trn_k_for(k, u->row, TRN_MAX(TRN_GRAIN / n, (int64_t)128), sparse_piece, u);
+    return TRN_OK;
+}
+
+static trn_err sparse(trn_kctx *k, rule r)
+{
+    update u = {.rule = r, .dtype = trn_attr_type(k->node, "T")};
+    int n_vars = count_vars(k);
+    TRN_TRY(read_inputs(&u, k, n_vars));
+    TRN_TRY(trn_vars_lock(&u.vars, k, n_vars, u.dtype));
+    return trn_vars_done(&u.vars, k, sparse_locked(&u, k));
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------- */
+
+#define DENSE(name)                                                                                                                        \
+    static trn_err apply_##name(trn_kctx *k) { return dense(k, (rule){name##_f32, name##_f64}); }
+#define BOTH(name)                                                                                                                         \
+    DENSE(name)                                                                                                                            \
+    static trn_err sparse_##name(trn_kctx *k) { return sparse(k, (rule){name##_f32, name##_f64}); }
+DENSE(sgd)
+BOTH(prox_sgd)
+BOTH(adadelta)
+BOTH(adagrad)
+BOTH(adagrad_v2)
+BOTH(prox_adagrad)
+BOTH(adagrad_da)
+BOTH(ftrl)
+BOTH(ftrl_v2)
+BOTH(momentum)
+BOTH(keras_momentum)
+DENSE(adam)
+DENSE(amsgrad)
+DENSE(adamax)
+BOTH(rmsprop)
+BOTH(centered_rmsprop)
+DENSE(add_sign)
+DENSE(power_sign)
+
+/* clang-format off */
+#define END "T:float, use_locking:bool=false"
+/* A ref op and its resource twin differ in the variables' types and the output. */
+#define RES_ROW(name, vars, rest, attrs, kernel) \
+    {"Resource" name, vars(":res") rest " ->; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL}
+#define ROWS(name, vars, rest, attrs, kernel) \
+    {name, vars(":&T") rest " -> out:&T; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL}, \
+    RES_ROW(name, vars, rest, attrs, kernel)
+#define V1(t) "var" t
+#define V_ACCUM(t) "var" t ", accum" t
+#define V_DELTA(t) "var" t ", accum" t ", accum_update" t
+#define V_DA(t) "var" t ", gradient_accumulator" t ", gradient_squared_accumulator" t
+#define V_LINEAR(t) "var" t ", accum" t ", linear" t
+#define V_M(t) "var" t ", m" t
+#define V_MV(t) "var" t ", m" t ", v" t
+#define V_MVH(t) "var" t ", m" t ", v" t ", vhat" t
+#define V_RMS(t) "var" t ", ms" t ", mom" t
+#define V_CRMS(t) "var" t ", mg" t ", ms" t ", mom" t
+#define SPARSE_END "T:float, Tindices:i32|i64, use_locking:bool=false"
+
+const trn_op trn_ops_train[] = {
+    ROWS("ApplyGradientDescent", V1, ", alpha:T, delta:T", END, apply_sgd),
+    ROWS("ApplyProximalGradientDescent", V1, ", alpha:T, l1:T, l2:T, delta:T", END, apply_prox_sgd),
+    ROWS("ApplyAdadelta", V_DELTA, ", lr:T, rho:T, epsilon:T, grad:T", END, apply_adadelta),
+    ROWS("ApplyAdagrad", V_ACCUM, ", lr:T, grad:T", END ", update_slots:bool=true", apply_adagrad),
+    ROWS("ApplyAdagradV2", V_ACCUM, ", lr:T, epsilon:T, grad:T", END ", update_slots:bool=true", apply_adagrad_v2),
+    ROWS("ApplyProximalAdagrad", V_ACCUM, ", lr:T, l1:T, l2:T, grad:T", END, apply_prox_adagrad),
+    ROWS("ApplyAdagradDA", V_DA, ", grad:T, lr:T, l1:T, l2:T, global_step:i64", END, apply_adagrad_da),
+    ROWS("ApplyFtrl", V_LINEAR, ", grad:T, lr:T, l1:T, l2:T, lr_power:T", END ", multiply_linear_by_lr:bool=false", apply_ftrl),
+    ROWS("ApplyFtrlV2", V_LINEAR, ", grad:T, lr:T, l1:T, l2:T, l2_shrinkage:T, lr_power:T", END ", multiply_linear_by_lr:bool=false",
+         apply_ftrl_v2),
+    ROWS("ApplyMomentum", V_ACCUM, ", lr:T, grad:T, momentum:T", END ", use_nesterov:bool=false", apply_momentum),
+    RES_ROW("ApplyKerasMomentum", V_ACCUM, ", lr:T, grad:T, momentum:T", END ", use_nesterov:bool=false", apply_keras_momentum),
+    ROWS("ApplyAdam", V_MV, ", beta1_power:T, beta2_power:T, lr:T, beta1:T, beta2:T, epsilon:T, grad:T", END ", use_nesterov:bool=false",
+         apply_adam),
+    RES_ROW("ApplyAdamWithAmsgrad", V_MVH, ", beta1_power:T, beta2_power:T, lr:T, beta1:T, beta2:T, epsilon:T, grad:T", END, apply_amsgrad),
+    ROWS("ApplyAdaMax", V_MV, ", beta1_power:T, lr:T, beta1:T, beta2:T, epsilon:T, grad:T", END, apply_adamax),
+    ROWS("ApplyRMSProp", V_RMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T", END, apply_rmsprop),
+    ROWS("ApplyCenteredRMSProp", V_CRMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T", END, apply_centered_rmsprop),
+    ROWS("ApplyAddSign", V_M, ", lr:T, alpha:T, sign_decay:T, beta:T, grad:T", END, apply_add_sign),
+    ROWS("ApplyPowerSign", V_M, ", lr:T, logbase:T, sign_decay:T, beta:T, grad:T", END, apply_power_sign),
+
+    ROWS("SparseApplyProximalGradientDescent", V1, ", alpha:T, l1:T, l2:T, grad:T, indices:Tindices", SPARSE_END, sparse_prox_sgd),
+    ROWS("SparseApplyAdadelta", V_DELTA, ", lr:T, rho:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END, sparse_adadelta),
+    ROWS("SparseApplyAdagrad", V_ACCUM, ", lr:T, grad:T, indices:Tindices", SPARSE_END ", update_slots:bool=true", sparse_adagrad),
+    ROWS("SparseApplyAdagradV2", V_ACCUM, ", lr:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END ", update_slots:bool=true",
+         sparse_adagrad_v2),
+    ROWS("SparseApplyProximalAdagrad", V_ACCUM, ", lr:T, l1:T, l2:T, grad:T, indices:Tindices", SPARSE_END, sparse_prox_adagrad),
+    ROWS("SparseApplyAdagradDA", V_DA, ", grad:T, indices:Tindices, lr:T, l1:T, l2:T, global_step:i64", SPARSE_END, sparse_adagrad_da),
+    ROWS("SparseApplyFtrl", V_LINEAR, ", grad:T, indices:Tindices, lr:T, l1:T, l2:T, lr_power:T",
+         SPARSE_END ", multiply_linear_by_lr:bool=false", sparse_ftrl),
+    ROWS("SparseApplyFtrlV2", V_LINEAR, ", grad:T, indices:Tindices, lr:T, l1:T, l2:T, l2_shrinkage:T, lr_power:T",
+         SPARSE_END ", multiply_linear_by_lr:bool=false", sparse_ftrl_v2),
+    ROWS("SparseApplyMomentum", V_ACCUM, ", lr:T, grad:T, indices:Tindices, momentum:T", SPARSE_END ", use_nesterov:bool=false",
+         sparse_momentum),
+    RES_ROW("SparseApplyKerasMomentum", V_ACCUM, ", lr:T, grad:T, indices:Tindices, momentum:T", SPARSE_END ", use_nesterov:bool=false",
+            sparse_keras_momentum),
+    ROWS("SparseApplyRMSProp", V_RMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END, sparse_rmsprop),
+    ROWS("SparseApplyCenteredRMSProp", V_CRMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END,
+         sparse_centered_rmsprop),
+    {0},
+};
+/* clang-format on */

@@ -1,0 +1,301 @@
+#include "wire/conn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    SCRATCH = 64 << 10,  /* small messages and frame heads; on the stack, so an idle connection has no read buffer */
+    DIRECT_FROM = 8 << 10, /* below this a copy is cheaper than a second iovec */
+    BEHIND = 16 << 10,   /* room for the next frame's head and some of its payload behind a direct read */
+    READ_TURN = 8 << 20, /* bytes per wake-up: window updates and other connections get their turn */
+    MAX_IOV = 256,
+};
+
+static trn_counter *bytes_in, *bytes_out;
+
+static void register_metrics(void)
+{
+    bytes_in = trn_metric_counter("rpc_bytes_total{direction=\"in\"}", "Bytes on gRPC connections, both sides");
+    bytes_out = trn_metric_counter("rpc_bytes_total{direction=\"out\"}", "Bytes on gRPC connections, both sides");
+}
+
+static void lose(trn_conn *c, trn_err why) { c->lost(c->owner, why); }
+
+static double seconds(uint64_t ns) { return (double)ns / 1e9; }
+
+static trn_err lost_error(trn_conn *c, const char *what)
+{
+    return trn_errorf(TRN_UNAVAILABLE, "connection to %s lost: %s; last heard of %.1f s ago", c->peer, what, seconds(trn_now_ns() - c->rx_ns));
+}
+
+/* ---- out ------------------------------------------------------------------------------------------------------ */
+
+static ssize_t write_socket(trn_conn *c, struct iovec *iov, int n)
+{
+    if (TRN_FAULT("io.write")) {
+        errno = ECONNRESET;
+        return -1;
+    }
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+    ssize_t k;
+    do
+        k = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+    while (k < 0 && errno == EINTR);
+    if (k > 0)
+        trn_counter_add(bytes_out, (uint64_t)k);
+    return k;
+}
+
+static void set_blocked(trn_conn *c, bool blocked)
+{
+    c->blocked = blocked;
+    trn_watch_events(c->loop, &c->watch, TRN_IO_READ | (blocked ? TRN_IO_WRITE : 0));
+}
+
+/* False: the connection is lost and c must not be touched. */
+static bool flush_raw(trn_conn *c)
+{
+    while (c->raw_off < c->raw_out.n) {
+        struct iovec iov = {c->raw_out.p + c->raw_off, c->raw_out.n - c->raw_off};
+        ssize_t k = write_socket(c, &iov, 1);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            set_blocked(c, true);
+            return true;
+        }
+        if (k < 0) {
+            lose(c, lost_error(c, strerror(errno)));
+            return false;
+        }
+        c->raw_off += (size_t)k;
+    }
+    c->raw_off = 0;
+    trn_sb_fini(&c->raw_out);
+    if (c->close_when_sent && !c->half_closed) {
+        /* Closing at once would send a reset when unread input is left, and the peer might never see the answer. */
+        c->half_closed = true;
+        shutdown(c->fd, SHUT_WR);
+    }
+    return true;
+}
+
+static void flush(void *arg)
+{
+    trn_conn *c = arg;
+    if (c->blocked)
+        return;
+    if (!c->h2) {
+        flush_raw(c);
+        return;
+    }
+    for (;;) {
+        trn_err err = trn_h2_fill(c->h2);
+        if (err) {
+            lose(c, err);
+            return;
+        }
+        struct iovec iov[MAX_IOV];
+        int n = trn_h2_iov(c->h2, iov, MAX_IOV);
+        if (n == 0)
+            break;
+        ssize_t k = write_socket(c, iov, n);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            set_blocked(c, true);
+            return;
+        }
+        if (k < 0) {
+            lose(c, lost_error(c, strerror(errno)));
+            return;
+        }
+        trn_h2_sent(c->h2, (size_t)k);
+    }
+    if (!trn_h2_alive(c->h2))
+        lose(c, lost_error(c, "the session is over"));
+}
+
+void trn_conn_dirty(trn_conn *c)
+{
+    if (c->fd >= 0)
+        trn_loop_later(c->loop, &c->flush);
+}
+
+/* ---- in ------------------------------------------------------------------------------------------------------- */
+
+/* One read: into the message that is being received if it is large, the rest into scratch. */
+static ssize_t read_socket(trn_conn *c, struct iovec iov[2], int n)
+{
+    if (TRN_FAULT("io.read")) {
+        errno = ECONNRESET;
+        return -1;
+    }
+    ssize_t k;
+    do {
+        if (n == 1) {
+            k = recv(c->fd, iov[0].iov_base, iov[0].iov_len, 0);
+        } else {
+            struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+            k = recvmsg(c->fd, &m, 0);
+        }
+    } while (k < 0 && errno == EINTR);
+    if (k > 0)
+        trn_counter_add(bytes_in, (uint64_t)k);
+    return k;
+}
+
+/* False: the connection is over and c must not be touched. */
+static bool read_turn(trn_conn *c)
+{
+    uint8_t scratch[SCRATCH];
+    for (size_t total = 0; total < READ_TURN;) {
+        struct iovec iov[2];
+        int n = 1;
+        uint8_t *dest = NULL;
+        size_t direct = c->h2 ? trn_h2_want(c->h2, &dest) : 0;
+        if (direct >= DIRECT_FROM) {
+            iov[0] = (struct iovec){dest, direct};
+            iov[1] = (struct iovec){scratch, BEHIND};
+            n = 2;
+        } else {
+            direct = 0;
+            iov[0] = (struct iovec){scratch, SCRATCH};
+        }
+        ssize_t k = read_socket(c, iov, n);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (k <= 0) {
+            lose(c, lost_error(c, k < 0 ? strerror(errno) : "closed by the peer"));
+            return false;
+        }
+        size_t got = (size_t)k, asked = iov[0].iov_len + (n == 2 ? iov[1].iov_len : 0);
+        total += got;
+        trn_err err = TRN_OK;
+        if (c->h2) {
+            size_t first = TRN_MIN(got, direct);
+            if (first > 0)
+                err = trn_h2_recv(c->h2, dest, first);
+            if (!err && got > first)
+                err = trn_h2_recv(c->h2, scratch, got - first);
+        } else if (!c->half_closed) {
+            err = c->bytes(c->owner, scratch, got);
+        }
+        if (err) {
+            /* What nghttp2 still wants to say (GOAWAY with the reason) goes out first, if the socket takes it. */
+            if (c->h2 && !c->blocked) {
+                trn_err ignored = trn_h2_fill(c->h2);
+                trn_err_free(ignored);
+                struct iovec out[8];
+                int m = trn_h2_iov(c->h2, out, 8);
+                if (m > 0 && write_socket(c, out, m) < 0)
+                    m = 0;
+            }
+            lose(c, err);
+            return false;
+        }
+        if (got < asked)
+            break; /* drained; should more have come meanwhile, epoll says so */
+    }
+    if (!c->close_when_sent)
+        c->rx_ns = trn_now_ns();
+    c->ping_ns = 0;
+    if (c->h2) {
+        if (!trn_h2_in_headers(c->h2))
+            c->header_ns = 0;
+        else if (c->header_ns == 0)
+            c->header_ns = c->rx_ns;
+    }
+    trn_conn_dirty(c);
+    return true;
+}
+
+static void on_io(void *arg, int events)
+{
+    trn_conn *c = arg;
+    if (events & TRN_IO_WRITE && c->blocked) {
+        set_blocked(c, false);
+        trn_conn_dirty(c);
+    }
+    if (events & TRN_IO_READ)
+        read_turn(c);
+}
+
+/* ---- silence -------------------------------------------------------------------------------------------------- */
+
+static void on_tick(void *arg)
+{
+    trn_conn *c = arg;
+    uint64_t now = trn_now_ns(), silent = now - c->rx_ns;
+    uint64_t next = c->rx_ns + c->keepalive_ns;
+    if (!c->ready && now - c->start_ns >= TRN_CONN_HEADER_NS) {
+        lose(c, lost_error(c, "no HTTP/2 settings came"));
+        return;
+    }
+    if (c->header_ns && now - c->header_ns >= TRN_CONN_HEADER_NS) {
+        lose(c, lost_error(c, "a block of headers does not end"));
+        return;
+    }
+    if (!c->h2) {
+        if (c->idle_ns && silent >= c->idle_ns) {
+            lose(c, lost_error(c, "idle"));
+            return;
+        }
+        next = c->rx_ns + (c->idle_ns ? c->idle_ns : TRN_CONN_HEADER_NS);
+    } else {
+        uint64_t interval = trn_h2_peer_pingable(c->h2) ? c->keepalive_ns : TRN_MAX(c->keepalive_ns, TRN_CONN_SHY_KEEPALIVE_NS);
+        next = c->rx_ns + interval;
+        if (c->ping_ns && now - c->ping_ns >= c->keepalive_ns) {
+            lose(c, lost_error(c, "it does not answer PING"));
+            return;
+        }
+        if (!c->ping_ns && silent >= interval && trn_h2_streams(c->h2) > 0) {
+            trn_h2_ping(c->h2);
+            c->ping_ns = now;
+            trn_conn_dirty(c);
+        }
+        if (c->ping_ns)
+            next = c->ping_ns + c->keepalive_ns;
+    }
+    if (!c->ready)
+        next = TRN_MIN(next, c->start_ns + TRN_CONN_HEADER_NS);
+    if (c->h2 && next > now + TRN_CONN_HEADER_NS)
+        next = now + TRN_CONN_HEADER_NS; /* headers may begin to dribble any time */
+    if (next <= now) /* silent, but without calls that would be worth a PING */
+        next = now + c->keepalive_ns;
+    trn_timer_start(c->loop, &c->tick, next, on_tick, c);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------- */
+
+trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_metrics);
+    c->loop = l;
+    c->fd = fd;
+    c->keepalive_ns = keepalive_ns ? keepalive_ns : TRN_CONN_KEEPALIVE_NS;
+    c->flush.fn = flush;
+    c->flush.arg = c;
+    c->start_ns = c->rx_ns = trn_now_ns();
+    trn_addr_text(c->peer, peer);
+    trn_err err = trn_watch_start(l, &c->watch, fd, TRN_IO_READ, on_io, c);
+    if (err) {
+        close(fd);
+        c->fd = -1;
+        return err;
+    }
+    trn_timer_start(l, &c->tick, c->start_ns + TRN_MIN(c->keepalive_ns, TRN_CONN_HEADER_NS), on_tick, c);
+    return TRN_OK;
+}
+
+void trn_conn_stop(trn_conn *c, const trn_error *why)
+{
+    if (c->fd < 0)
+        return;
+    trn_watch_stop(c->loop, &c->watch);
+    trn_timer_stop(c->loop, &c->tick);
+    close(c->fd);
+    c->fd = -1;
+    trn_h2_free(c->h2, why);
+    c->h2 = NULL;
+    trn_loop_later_stop(c->loop, &c->flush);
+    trn_sb_fini(&c->raw_out);
+}

@@ -1,0 +1,392 @@
+/* Event loop, timers, pool, addresses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "io/net.h"
+
+typedef struct gate {
+    pthread_mutex_t mu;
+    pthread_cond_t cv;
+    int n;
+} gate;
+#define GATE {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}
+static void gate_add(void *arg)
+{
+    gate *g = arg;
+    pthread_mutex_lock(&g->mu);
+    g->n++;
+    pthread_cond_broadcast(&g->cv);
+    pthread_mutex_unlock(&g->mu);
+}
+static void gate_wait(gate *g, int n)
+{
+    pthread_mutex_lock(&g->mu);
+    while (g->n < n)
+        pthread_cond_wait(&g->cv, &g->mu);
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* ---- loop ----------------------------------------------------------------------------------------------------- */
+
+enum { POSTERS = 4, POSTS = 20000 };
+typedef struct poster {
+    trn_loop *l;
+    int id, next_expected;
+    gate *done;
+} poster;
+typedef struct item {
+    poster *p;
+    int i;
+} item;
+
+static void take_item(void *arg)
+{
+    item *it = arg;
+    assert_int_equal(it->i, it->p->next_expected);
+    it->p->next_expected++;
+    if (it->i + 1 == POSTS)
+        gate_add(it->p->done);
+    free(it);
+}
+
+static void *poster_main(void *arg)
+{
+    poster *p = arg;
+    for (int i = 0; i < POSTS; i++) {
+        item *it = malloc(sizeof *it);
+        *it = (item){p, i};
+        trn_loop_post(p->l, take_item, it);
+        if (i % 1000 == 0)
+            usleep(50); /* lets the loop fall asleep now and then */
+    }
+    return NULL;
+}
+
+static void posts_run_in_order(void **state)
+{
+    (void)state;
+    trn_loop *l;
+    assert_null(trn_loop_open(&l, "test"));
+    gate done = GATE;
+    poster p[POSTERS];
+    pthread_t t[POSTERS];
+    for (int i = 0; i < POSTERS; i++) {
+        p[i] = (poster){l, i, 0, &done};
+        pthread_create(&t[i], NULL, poster_main, &p[i]);
+    }
+    gate_wait(&done, POSTERS);
+    for (int i = 0; i < POSTERS; i++)
+        pthread_join(t[i], NULL);
+    trn_loop_close(l);
+}
+
+static void close_runs_what_was_posted(void **state)
+{
+    (void)state;
+    trn_loop *l;
+    assert_null(trn_loop_open(&l, "test"));
+    gate g = GATE;
+    for (int i = 0; i < 100; i++)
+        trn_loop_post(l, gate_add, &g);
+    trn_loop_close(l);
+    assert_int_equal(g.n, 100);
+}
+
+typedef struct timers {
+    trn_loop *l;
+    gate g;
+    trn_timer t[64];
+    int order[64], n;
+    trn_loop_task later;
+    int later_runs;
+} timers;
+
+static timers *the_timers;
+static void fired(void *arg)
+{
+    timers *s = the_timers;
+    assert_true(trn_now_ns() >= ((trn_timer *)arg)->at_ns);
+    s->order[s->n++] = (int)((trn_timer *)arg - s->t);
+    if (s->n == 33)
+        gate_add(&s->g);
+}
+static void later_ran(void *arg) { ((timers *)arg)->later_runs++; }
+
+static void start_timers(void *arg)
+{
+    timers *s = arg;
+    uint64_t now = trn_now_ns();
+    for (int i = 0; i < 64; i++) /* started in reverse */
+        trn_timer_start(s->l, &s->t[63 - i], now + (uint64_t)(63 - i) * 100000, fired, &s->t[63 - i]);
+    for (int i = 1; i < 64; i += 2) /* odd ones are stopped but for 1, which is moved to the end */
+        if (i == 1)
+            trn_timer_start(s->l, &s->t[1], now + 7000000, fired, &s->t[1]);
+        else
+            trn_timer_stop(s->l, &s->t[i]);
+    trn_loop_later(s->l, &s->later);
+    trn_loop_later(s->l, &s->later);
+}
+
+static void timers_fire_in_order(void **state)
+{
+    (void)state;
+    timers s = {.g = GATE, .later = {.fn = later_ran}};
+    s.later.arg = &s;
+    the_timers = &s;
+    assert_null(trn_loop_open(&s.l, "test"));
+    trn_loop_post(s.l, start_timers, &s);
+    gate_wait(&s.g, 1);
+    trn_loop_close(s.l);
+    assert_int_equal(s.n, 33);
+    for (int i = 0; i < 32; i++)
+        assert_int_equal(s.order[i], 2 * i);
+    assert_int_equal(s.order[32], 1);
+    assert_int_equal(s.later_runs, 1);
+}
+
+typedef struct pipes {
+    trn_loop *l;
+    int fd[2][2];
+    trn_watch w[2];
+    int reads[2];
+    gate g;
+} pipes;
+
+/* Both are ready in one turn; whoever comes first stops the other. */
+static void on_pipe(void *arg, int events)
+{
+    pipes *p = arg;
+    assert_int_equal(events, TRN_IO_READ);
+    char c[8];
+    int which = p->w[0].fn && read(p->fd[0][0], c, sizeof c) > 0 ? 0 : 1;
+    p->reads[which]++;
+    trn_watch_stop(p->l, &p->w[0]);
+    trn_watch_stop(p->l, &p->w[1]);
+    gate_add(&p->g);
+}
+
+static void start_pipes(void *arg)
+{
+    pipes *p = arg;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(write(p->fd[i][1], "x", 1), 1);
+        assert_null(trn_watch_start(p->l, &p->w[i], p->fd[i][0], TRN_IO_READ, on_pipe, p));
+    }
+}
+
+static void stopped_watch_is_silent(void **state)
+{
+    (void)state;
+    pipes p = {.g = GATE};
+    assert_int_equal(pipe2(p.fd[0], 04000), 0);
+    assert_int_equal(pipe2(p.fd[1], 04000), 0);
+    assert_null(trn_loop_open(&p.l, "test"));
+    trn_loop_post(p.l, start_pipes, &p);
+    gate_wait(&p.g, 1);
+    usleep(2000);
+    trn_loop_close(p.l);
+    assert_int_equal(p.reads[0] + p.reads[1], 1);
+    for (int i = 0; i < 4; i++)
+        close(p.fd[i / 2][i % 2]);
+}
+
+/* ---- pool ----------------------------------------------------------------------------------------------------- */
+
+typedef struct tree {
+    trn_pool *p;
+    int depth;
+    gate *g;
+} tree;
+
+static void grow(void *arg)
+{
+    tree *t = arg;
+    assert_true(trn_pool_here(t->p));
+    for (int i = 0; t->depth > 0 && i < 2; i++) {
+        tree *child = malloc(sizeof *child);
+        *child = (tree){t->p, t->depth - 1, t->g};
+        trn_pool_submit(t->p, grow, child);
+    }
+    gate_add(t->g);
+    free(t);
+}
+
+static void pool_runs_everything(void **state)
+{
+    (void)state;
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 3, "test"));
+    assert_int_equal(trn_pool_threads(p), 3);
+    assert_false(trn_pool_here(p));
+    gate g = GATE;
+    for (int i = 0; i < 8; i++) {
+        tree *t = malloc(sizeof *t);
+        *t = (tree){p, 8, &g};
+        trn_pool_submit(p, grow, t);
+    }
+    gate_wait(&g, 8 * 511);
+    trn_pool_close(p);
+    assert_int_equal(g.n, 8 * 511);
+}
+
+/* A task in a worker's slot must not wait for that worker. */
+static void mark(void *arg) { gate_add(arg); }
+typedef struct blocker {
+    trn_pool *p;
+    gate inner, outer;
+} blocker;
+static void block(void *arg)
+{
+    blocker *b = arg;
+    trn_pool_submit(b->p, mark, &b->inner);
+    gate_wait(&b->inner, 1); /* what no real task may do */
+    gate_add(&b->outer);
+}
+
+static void pool_slot_can_be_stolen(void **state)
+{
+    (void)state;
+    blocker b = {.inner = GATE, .outer = GATE};
+    assert_null(trn_pool_open(&b.p, 2, "test"));
+    trn_pool_submit(b.p, block, &b);
+    gate_wait(&b.outer, 1);
+    trn_pool_close(b.p);
+}
+
+static void fill(void *arg, int64_t begin, int64_t end)
+{
+    assert_true(begin < end);
+    for (int64_t i = begin; i < end; i++)
+        ((uint8_t *)arg)[i]++;
+}
+
+static void nested(void *arg, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        uint8_t hit[1000] = {0};
+        trn_pool_for(arg, 1000, 10, fill, hit);
+        for (int k = 0; k < 1000; k++)
+            assert_int_equal(hit[k], 1);
+    }
+}
+
+static void pool_for_covers_all_once(void **state)
+{
+    (void)state;
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 4, "test"));
+    usleep(1000);
+    static const int64_t sizes[] = {0, 1, 7, 1000, 65537};
+    for (size_t s = 0; s < TRN_COUNTOF(sizes); s++)
+        for (int64_t grain = 1; grain < 100000; grain *= 31) {
+            uint8_t *hit = calloc((size_t)sizes[s] + 1, 1);
+            trn_pool_for(p, sizes[s], grain, fill, hit);
+            for (int64_t i = 0; i < sizes[s]; i++)
+                assert_int_equal(hit[i], 1);
+            free(hit);
+        }
+    trn_pool_for(p, 16, 1, nested, p);
+    trn_pool_close(p);
+}
+
+/* ---- addresses ------------------------------------------------------------------------------------------------ */
+
+static void addresses_are_split(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *host;
+        int port;
+    } good[] = {{"localhost:2222", "localhost", 2222}, {"[::1]:1", "::1", 1}, {"10.0.0.1:65535", "10.0.0.1", 65535}, {"a-b.c:0", "a-b.c", 0}};
+    static const char *bad[] = {"", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "::1:2222", "[::1]", "[::1", "[]:1", "host:1 ", "host:+1"};
+    char *host;
+    int port;
+    for (size_t i = 0; i < TRN_COUNTOF(good); i++) {
+        assert_null(trn_net_split(&host, &port, good[i].text));
+        assert_string_equal(host, good[i].host);
+        assert_int_equal(port, good[i].port);
+        free(host);
+    }
+    for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
+        trn_err err = trn_net_split(&host, &port, bad[i]);
+        assert_int_equal(trn_err_code(err), TRN_INVALID_ARGUMENT);
+        trn_err_free(err);
+    }
+    trn_addrs a;
+    char text[TRN_ADDR_TEXT];
+    assert_true(trn_net_known(&a, "localhost", 5));
+    assert_int_equal(a.n, 2);
+    assert_string_equal(trn_addr_text(text, &a.a[0]), "127.0.0.1:5");
+    assert_string_equal(trn_addr_text(text, &a.a[1]), "[::1]:5");
+    assert_true(trn_addr_is_loopback(&a.a[0]) && trn_addr_is_loopback(&a.a[1]));
+    assert_false(trn_net_known(&a, "no-such-host", 5));
+}
+
+static void listening_picks_one_port(void **state)
+{
+    (void)state;
+    int fds[TRN_NET_ADDRS], n, port = 0, fds2[TRN_NET_ADDRS], n2;
+    assert_null(trn_net_listen(fds, &n, &port, "localhost", 0));
+    assert_true(n >= 1 && port > 0);
+    trn_err err = trn_net_listen(fds2, &n2, NULL, "localhost", port);
+    assert_int_equal(trn_err_code(err), TRN_ALREADY_EXISTS);
+    trn_err_free(err);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+typedef struct looked {
+    trn_loop *l;
+    trn_lookup *q;
+    gate g;
+    bool cancel;
+} looked;
+static void on_lookup(void *arg, trn_err err, const trn_addrs *addrs)
+{
+    looked *k = arg;
+    (void)addrs;
+    assert_false(k->cancel);
+    assert_int_equal(trn_err_code(err), TRN_UNAVAILABLE);
+    trn_err_free(err);
+    gate_add(&k->g);
+}
+static void start_lookup(void *arg)
+{
+    looked *k = arg;
+    assert_null(trn_lookup_start(&k->q, k->l, "no-such-host.invalid", 1, on_lookup, k));
+    if (k->cancel) {
+        trn_lookup_cancel(k->q);
+        gate_add(&k->g);
+    }
+}
+
+static void lookups_leave_the_loop_alone(void **state)
+{
+    (void)state;
+    looked a = {.g = GATE}, b = {.g = GATE, .cancel = true};
+    assert_null(trn_loop_open(&a.l, "test"));
+    b.l = a.l;
+    trn_loop_post(a.l, start_lookup, &a);
+    trn_loop_post(b.l, start_lookup, &b);
+    gate_wait(&a.g, 1);
+    gate_wait(&b.g, 1);
+    trn_loop_close(a.l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(posts_run_in_order),      cmocka_unit_test(close_runs_what_was_posted), cmocka_unit_test(timers_fire_in_order),
+        cmocka_unit_test(stopped_watch_is_silent), cmocka_unit_test(pool_runs_everything),       cmocka_unit_test(pool_slot_can_be_stolen),
+        cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),       cmocka_unit_test(listening_picks_one_port),
+        cmocka_unit_test(lookups_leave_the_loop_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,616 @@
+/* Server and channel against each other in one process, and the small grammars of gRPC. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "echo.h"
+#include "io/net.h"
+#include "wire/grpc.h"
+#include "wire/http1.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* ---- fixture: a server on one loop, a channel on another ------------------------------------------------------- */
+
+typedef struct rig {
+    trn_loop *sl, *cl;
+    trn_rpc_server *s;
+    trn_channel *ch;
+    echo e;
+    int port;
+    char address[32];
+} rig;
+
+static void serve(rig *r, int port)
+{
+    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = &r->sl, .n_loops = 1}));
+    trn_rpc_server_add(r->s, echo_methods, &r->e);
+    assert_null(trn_rpc_server_listen(r->s, "localhost", port, &r->port));
+}
+
+static int setup(void **state)
+{
+    rig *r = trn_xalloc(sizeof *r);
+    assert_null(trn_pool_open(&r->e.pool, 2, "pool"));
+    assert_null(trn_loop_open(&r->sl, "server"));
+    assert_null(trn_loop_open(&r->cl, "client"));
+    serve(r, 0);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->port);
+    r->ch = trn_channel_new(r->cl, r->address);
+    *state = r;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig *r = *state;
+    trn_faults_set(NULL);
+    trn_channel_unref(r->ch);
+    trn_loop_close(r->cl);
+    trn_rpc_server_close(r->s, SECOND / 10);
+    trn_pool_close(r->e.pool);
+    trn_loop_close(r->sl);
+    if (r->e.source)
+        trn_buf_unref(r->e.source);
+    free(r);
+    return 0;
+}
+
+/* ---- one call and its outcome ---------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    pthread_mutex_t mu;
+    pthread_cond_t cv;
+    int done;
+    trn_err err;
+    uint8_t *p;
+    size_t n;
+} outcome;
+
+static void init_outcome(outcome *o)
+{
+    memset(o, 0, sizeof *o);
+    pthread_mutex_init(&o->mu, NULL);
+    pthread_cond_init(&o->cv, NULL);
+}
+
+static void fini_outcome(outcome *o)
+{
+    trn_err_free(o->err);
+    free(o->p);
+    pthread_mutex_destroy(&o->mu);
+    pthread_cond_destroy(&o->cv);
+}
+
+static void keep(void *arg, trn_err err, const trn_msg *m)
+{
+    outcome *o = arg;
+    assert_true((err == NULL) == (m != NULL));
+    pthread_mutex_lock(&o->mu);
+    assert_int_equal(o->done, 0); /* exactly once */
+    o->err = err;
+    if (m) {
+        o->p = malloc(m->n + 1);
+        memcpy(o->p, m->p, m->n);
+        o->p[m->n] = 0;
+        o->n = m->n;
+    }
+    o->done = 1;
+    pthread_cond_broadcast(&o->cv);
+    pthread_mutex_unlock(&o->mu);
+}
+
+static void wait_for(outcome *o)
+{
+    pthread_mutex_lock(&o->mu);
+    while (!o->done)
+        pthread_cond_wait(&o->cv, &o->mu);
+    pthread_mutex_unlock(&o->mu);
+}
+
+static void call_on(trn_rpc **h, trn_channel *ch, outcome *o, const char *method, const void *p, size_t n, const trn_call_opts *opts)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/echo.Echo/%s", method);
+    trn_out_msg m = {0};
+    trn_out_bytes(&m, p, n);
+    init_outcome(o);
+    trn_channel_call(h, ch, path, &m, opts, keep, o);
+}
+
+static void call(rig *r, outcome *o, const char *method, const void *p, size_t n, const trn_call_opts *opts)
+{
+    call_on(NULL, r->ch, o, method, p, n, opts);
+    wait_for(o);
+}
+
+static void expect_error(outcome *o, trn_code code, const char *part)
+{
+    if (trn_err_code(o->err) != code || !strstr(o->err ? trn_err_msg(o->err) : "", part))
+        print_message("got %s: %s\n", trn_code_name(trn_err_code(o->err)), o->err ? trn_err_msg(o->err) : "");
+    assert_int_equal(trn_err_code(o->err), code);
+    assert_non_null(strstr(trn_err_msg(o->err), part));
+    fini_outcome(o);
+}
+
+static void until(_Atomic int *v, int want)
+{
+    for (int i = 0; i < 2000 && atomic_load(v) != want; i++)
+        usleep(1000);
+    assert_int_equal(atomic_load(v), want);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------ */
+
+static void messages_of_all_sizes_come_back(void **state)
+{
+    rig *r = *state;
+    static const size_t sizes[] = {0, 1, 5, 100, 4095, 16384, 65536, 70000, 1 << 20, (9 << 20) + 7};
+    for (size_t i = 0; i < TRN_COUNTOF(sizes); i++) {
+        uint8_t *p = malloc(sizes[i] + 1);
+        for (size_t k = 0; k < sizes[i]; k++)
+            p[k] = (uint8_t)(k * 31 + k / 257);
+        outcome o;
+        call(r, &o, i % 2 ? "Pool" : "Echo", p, sizes[i], NULL);
+        assert_null(o.err);
+        assert_int_equal(o.n, sizes[i]);
+        assert_memory_equal(o.p, p, sizes[i]);
+        fini_outcome(&o);
+        free(p);
+    }
+}
+
+/* Many slices, small and large, from shared buffers. */
+static void slices_are_joined(void **state)
+{
+    rig *r = *state;
+    trn_buf *b;
+    assert_null(trn_buf_new(&b, 3 << 20));
+    for (size_t i = 0; i < b->size; i++)
+        b->data[i] = (uint8_t)(i * 7 + i / 251);
+    trn_out_msg m = {0};
+    uint8_t *expect = malloc(20 << 20);
+    size_t n = 0;
+    for (size_t i = 0; i < 200; i++) {
+        size_t at = i * 997, len = i % 9 == 0 ? 300000 : i % 5 * 611 + 1;
+        if (i % 3)
+            trn_out_slice(&m, b, b->data + at, len);
+        else
+            trn_out_bytes(&m, b->data + at, len);
+        memcpy(expect + n, b->data + at, len);
+        n += len;
+    }
+    assert_int_equal(m.bytes, n);
+    outcome o;
+    init_outcome(&o);
+    trn_channel_call(NULL, r->ch, "/echo.Echo/Echo", &m, NULL, keep, &o);
+    wait_for(&o);
+    assert_null(o.err);
+    assert_int_equal(o.n, n);
+    assert_memory_equal(o.p, expect, n);
+    fini_outcome(&o);
+    free(expect);
+    assert_int_equal(atomic_load(&b->ref), 1); /* every reference was given back */
+    trn_buf_unref(b);
+}
+
+static void tensors_land_aligned(void **state)
+{
+    rig *r = *state;
+    static const size_t sizes[] = {200, 5000, 300000};
+    for (size_t i = 0; i < TRN_COUNTOF(sizes); i++) {
+        uint8_t *p = calloc(sizes[i], 1);
+        outcome o;
+        call(r, &o, "Aligned", p, sizes[i], NULL);
+        assert_null(o.err);
+        assert_string_equal((char *)o.p, "yes");
+        fini_outcome(&o);
+        free(p);
+    }
+}
+
+static void errors_keep_code_and_text(void **state)
+{
+    rig *r = *state;
+    outcome o;
+    call(r, &o, "Fail", "3 100% wrong: \xC3\xA4\n\x01 end", 22, NULL);
+    expect_error(&o, TRN_INVALID_ARGUMENT, "100% wrong: \xC3\xA4\n\x01 end");
+    call(r, &o, "Nope", "", 0, NULL);
+    expect_error(&o, TRN_UNIMPLEMENTED, "/echo.Echo/Nope");
+    char big[20000];
+    memset(big, 'e', sizeof big);
+    memcpy(big, "9 ", 2);
+    call(r, &o, "Fail", big, sizeof big, NULL);
+    assert_true(strlen(trn_err_msg(o.err)) <= 4096);
+    expect_error(&o, TRN_FAILED_PRECONDITION, "eee...");
+    call(r, &o, "Small", big, 1024, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+    call(r, &o, "Small", big, 1025, NULL);
+    expect_error(&o, TRN_RESOURCE_EXHAUSTED, "1025");
+    /* refused in the middle of a large upload; the connection goes on */
+    uint8_t *huge = calloc(1, 30 << 20);
+    call(r, &o, "Small", huge, 30 << 20, NULL);
+    expect_error(&o, TRN_RESOURCE_EXHAUSTED, "1024");
+    call(r, &o, "Echo", "ok", 2, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+    free(huge);
+}
+
+static void no_memory_for_a_message(void **state)
+{
+    rig *r = *state;
+    outcome o;
+    trn_faults_set("wire.alloc:1");
+    call(r, &o, "Echo", "0123456789", 10, NULL);
+    expect_error(&o, TRN_RESOURCE_EXHAUSTED, "no memory");
+    trn_faults_set(NULL);
+    call(r, &o, "Echo", "0123456789", 10, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+}
+
+static void cancel_reaches_the_server(void **state)
+{
+    rig *r = *state;
+    enum { N = 200 };
+    static outcome o[N];
+    trn_rpc *h[N];
+    for (int i = 0; i < N; i++)
+        call_on(&h[i], r->ch, &o[i], "Park", "", 0, NULL);
+    until(&r->e.parked, N);
+    for (int i = 0; i < N; i++)
+        trn_rpc_cancel(h[i]);
+    for (int i = 0; i < N; i++) {
+        wait_for(&o[i]);
+        trn_rpc_cancel(h[i]); /* too late is fine */
+        trn_rpc_unref(h[i]);
+        expect_error(&o[i], TRN_CANCELLED, "Park to 127.0.0.1");
+    }
+    until(&r->e.cancelled, N);
+    until(&r->e.parked, 0);
+}
+
+static void deadlines_end_calls_on_both_sides(void **state)
+{
+    rig *r = *state;
+    outcome o;
+    uint64_t t0 = trn_now_ns();
+    call(r, &o, "Park", "", 0, &(trn_call_opts){.deadline_ns = t0 + SECOND / 20});
+    assert_in_range(trn_now_ns() - t0, SECOND / 25, SECOND);
+    assert_int_equal(trn_err_code(o.err), TRN_DEADLINE_EXCEEDED);
+    fini_outcome(&o);
+    until(&r->e.cancelled, 1);
+    call(r, &o, "Park", "", 0, &(trn_call_opts){.deadline_ns = 1}); /* long past */
+    assert_int_equal(trn_err_code(o.err), TRN_DEADLINE_EXCEEDED);
+    fini_outcome(&o);
+}
+
+typedef struct storm {
+    rig *r;
+    int id, bad;
+} storm;
+
+static void *storm_main(void *arg)
+{
+    storm *s = arg;
+    enum { N = 64 };
+    outcome o[N];
+    for (int round = 0; round < 6; round++) {
+        char text[N][32];
+        trn_rpc *h[N];
+        for (int i = 0; i < N; i++) {
+            int n = snprintf(text[i], sizeof text[i], "%d/%d/%d", s->id, round, i);
+            call_on(i % 8 == 7 ? &h[i] : NULL, s->r->ch, &o[i], i % 2 ? "Pool" : "Echo", text[i], (size_t)n, NULL);
+            if (i % 8 == 7) { /* some are cancelled on their way */
+                trn_rpc_cancel(h[i]);
+                trn_rpc_unref(h[i]);
+            }
+        }
+        for (int i = 0; i < N; i++) {
+            wait_for(&o[i]);
+            bool ok = o[i].err ? i % 8 == 7 && trn_err_code(o[i].err) == TRN_CANCELLED : strcmp((char *)o[i].p, text[i]) == 0;
+            s->bad += !ok;
+            fini_outcome(&o[i]);
+        }
+    }
+    return NULL;
+}
+
+static void threads_share_a_channel(void **state)
+{
+    enum { T = 4 };
+    storm s[T];
+    pthread_t t[T];
+    for (int i = 0; i < T; i++) {
+        s[i] = (storm){*state, i, 0};
+        pthread_create(&t[i], NULL, storm_main, &s[i]);
+    }
+    for (int i = 0; i < T; i++) {
+        pthread_join(t[i], NULL);
+        assert_int_equal(s[i].bad, 0);
+    }
+}
+
+static void thousands_of_parked_calls_do_not_starve_others(void **state)
+{
+    rig *r = *state;
+    enum { N = 3000 };
+    outcome *o = calloc(N, sizeof *o), echo_o;
+    for (int i = 0; i < N; i++)
+        call_on(NULL, r->ch, &o[i], "Park", "", 0, NULL);
+    until(&r->e.parked, N);
+    call(r, &echo_o, "Echo", "hi", 2, NULL);
+    assert_null(echo_o.err);
+    fini_outcome(&echo_o);
+    trn_channel_shutdown(r->ch);
+    for (int i = 0; i < N; i++) {
+        wait_for(&o[i]);
+        expect_error(&o[i], TRN_UNAVAILABLE, "shut down");
+    }
+    call(r, &echo_o, "Echo", "hi", 2, NULL);
+    expect_error(&echo_o, TRN_UNAVAILABLE, "shut down");
+    until(&r->e.parked, 0);
+    free(o);
+}
+
+static void nobody_listens(void **state)
+{
+    rig *r = *state;
+    int fds[TRN_NET_ADDRS], n, port;
+    assert_null(trn_net_listen(fds, &n, &port, "localhost", 0));
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    char address[32];
+    snprintf(address, sizeof address, "localhost:%d", port);
+    trn_channel *ch = trn_channel_new(r->cl, address);
+    outcome o;
+    call_on(NULL, ch, &o, "Echo", "", 0, NULL);
+    wait_for(&o);
+    expect_error(&o, TRN_UNAVAILABLE, "refused");
+    call_on(NULL, ch, &o, "Echo", "", 0, &(trn_call_opts){.wait_for_ready = true, .deadline_ns = trn_now_ns() + SECOND / 5});
+    wait_for(&o);
+    expect_error(&o, TRN_DEADLINE_EXCEEDED, "attempts");
+    trn_channel_unref(ch);
+    static const char *bad[] = {"nonsense", "no-such-host.invalid:1", "127.0.0.1:99999"};
+    for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
+        ch = trn_channel_new(r->cl, bad[i]);
+        call_on(NULL, ch, &o, "Echo", "", 0, &(trn_call_opts){.wait_for_ready = i != 1});
+        wait_for(&o);
+        expect_error(&o, TRN_UNAVAILABLE, bad[i]);
+        trn_channel_unref(ch);
+    }
+}
+
+static void reconnects_to_a_restarted_server(void **state)
+{
+    rig *r = *state;
+    outcome o, parked;
+    call(r, &o, "Echo", "a", 1, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+    call_on(NULL, r->ch, &parked, "Park", "", 0, NULL);
+    until(&r->e.parked, 1);
+    trn_rpc_server_close(r->s, 0);
+    wait_for(&parked);
+    expect_error(&parked, TRN_UNAVAILABLE, r->address);
+    until(&r->e.parked, 0);
+    call(r, &o, "Echo", "b", 1, NULL);
+    expect_error(&o, TRN_UNAVAILABLE, "refused");
+    outcome waiting;
+    call_on(NULL, r->ch, &waiting, "Echo", "c", 1, &(trn_call_opts){.wait_for_ready = true});
+    usleep(20000);
+    serve(r, r->port);
+    wait_for(&waiting);
+    assert_null(waiting.err);
+    assert_string_equal((char *)waiting.p, "c");
+    fini_outcome(&waiting);
+    char text[200];
+    assert_string_equal(trn_channel_state_text(r->ch, text, sizeof text), "connected");
+}
+
+static void connection_lost_at_any_point(void **state)
+{
+    rig *r = *state;
+    uint8_t *p = calloc(1, 200000);
+    int lost = 0;
+    for (int i = 1; i < 24; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "%s:%d", i % 2 ? "io.read" : "io.write", i / 2 + 1);
+        trn_faults_set(spec);
+        for (int k = 0; k < 4; k++) {
+            outcome o;
+            call(r, &o, "Echo", p, k % 2 ? 200000 : 10, &(trn_call_opts){.wait_for_ready = true});
+            if (o.err) {
+                assert_int_equal(trn_err_code(o.err), TRN_UNAVAILABLE);
+                lost++;
+            }
+            fini_outcome(&o);
+        }
+    }
+    trn_faults_set(NULL);
+    assert_true(lost > 5);
+    free(p);
+}
+
+static void metrics_count(void **state)
+{
+    rig *r = *state;
+    outcome o;
+    call(r, &o, "Fail", "5 x", 3, NULL);
+    fini_outcome(&o);
+    trn_sb text = {0};
+    trn_metrics_text(&text);
+    assert_non_null(strstr(text.p, "rpc_calls_total{method=\"Fail\"}"));
+    assert_non_null(strstr(text.p, "rpc_errors_total{method=\"Fail\",code=\"NotFound\"}"));
+    assert_non_null(strstr(text.p, "rpc_connections"));
+    trn_sb_fini(&text);
+}
+
+/* ---- raw bytes -------------------------------------------------------------------------------------------------- */
+
+/* Sends bytes, half-closes, returns what comes until the server closes. */
+static size_t talk(rig *r, const void *p, size_t n, char *out, size_t max)
+{
+    trn_addrs a;
+    assert_true(trn_net_known(&a, "127.0.0.1", r->port));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, &a.a[0].sa, a.a[0].len), 0);
+    struct timeval tv = {3, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    assert_int_equal(send(fd, p, n, MSG_NOSIGNAL), n);
+    shutdown(fd, SHUT_WR);
+    size_t got = 0;
+    ssize_t k;
+    while (got < max && (k = recv(fd, out + got, max - got, 0)) > 0)
+        got += (size_t)k;
+    close(fd);
+    return got;
+}
+
+static void http1_on_the_same_port(void **state)
+{
+    rig *r = *state;
+    char out[4096];
+    static const struct {
+        const char *ask, *start, *part;
+    } rows[] = {
+        {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK", "\r\n\r\nok\n"},
+        {"GET /healthz?a=b HTTP/1.0\n\n", "HTTP/1.1 200 OK", "Connection: close"},
+        {"HEAD /healthz HTTP/1.1\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK", "Content-Length: 3"},
+        {"GET /nothing HTTP/1.1\r\n\r\n", "HTTP/1.1 404", "/healthz"},
+        {"POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405", "Allow: GET"},
+        {"\x16\x03\x01\x02hello tls", "HTTP/1.1 400", "gRPC"},
+        {"PRI * HTTP/1.1\r\n\r\n", "HTTP/1.1 405", "GET"},
+        {"lower case\r\n\r\n", "HTTP/1.1 400", ""},
+        {"GET healthz HTTP/1.1\r\n\r\n", "HTTP/1.1 400", "slash"},
+        {"GET / HTTP/3.0\r\n\r\n", "HTTP/1.1 505", ""},
+    };
+    for (size_t i = 0; i < TRN_COUNTOF(rows); i++) {
+        size_t n = talk(r, rows[i].ask, strlen(rows[i].ask), out, sizeof out - 1);
+        out[n] = 0;
+        if (strncmp(out, rows[i].start, strlen(rows[i].start)) || !strstr(out, rows[i].part))
+            print_message("%s → %s\n", rows[i].ask, out);
+        assert_int_equal(strncmp(out, rows[i].start, strlen(rows[i].start)), 0);
+        assert_non_null(strstr(out, rows[i].part));
+    }
+    char *huge = malloc(20000);
+    memset(huge, 'a', 20000);
+    memcpy(huge, "GET /", 5);
+    size_t n = talk(r, huge, 20000, out, sizeof out - 1);
+    free(huge);
+    out[n] = 0;
+    assert_int_equal(strncmp(out, "HTTP/1.1 431", 12), 0);
+    /* two requests in one write, on one connection */
+    static const char two[] = "GET /healthz HTTP/1.1\r\n\r\nGET /nothing HTTP/1.1\r\n\r\n";
+    n = talk(r, two, sizeof two - 1, out, sizeof out - 1);
+    out[n] = 0;
+    assert_non_null(strstr(out, "200 OK"));
+    assert_non_null(strstr(out, "404"));
+}
+
+static void random_bytes_harm_nobody(void **state)
+{
+    rig *r = *state;
+    char out[65536];
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+    unsigned seed = 7;
+    for (int i = 0; i < 40; i++) {
+        uint8_t junk[2048];
+        size_t head = i % 2 ? sizeof preface - 1 : 0;
+        memcpy(junk, preface, head);
+        for (size_t k = head; k < sizeof junk; k++) {
+            seed = seed * 1664525 + 1013904223;
+            junk[k] = (uint8_t)(seed >> 24);
+            if (i % 4 == 3 && k % 9 < 3)
+                junk[k] = 0; /* plausible frame lengths */
+        }
+        talk(r, junk, 1 + (size_t)i * 50 + head, out, sizeof out);
+    }
+    outcome o;
+    call(r, &o, "Echo", "alive", 5, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+}
+
+/* ---- grammars --------------------------------------------------------------------------------------------------- */
+
+static void timeouts(void **state)
+{
+    (void)state;
+    char buf[TRN_GRPC_TIMEOUT_TEXT];
+    uint64_t ns;
+    trn_grpc_timeout_text(buf, 10100 * UINT64_C(1000000));
+    assert_string_equal(buf, "10100000u");
+    trn_grpc_timeout_text(buf, 1);
+    assert_string_equal(buf, "1u");
+    trn_grpc_timeout_text(buf, UINT64_MAX);
+    assert_true(trn_grpc_timeout_parse(&ns, buf, strlen(buf)));
+    for (uint64_t v = 1; v < UINT64_C(1) << 60; v = v * 3 + 1) {
+        size_t n = trn_grpc_timeout_text(buf, v);
+        assert_true(n <= 9 && trn_grpc_timeout_parse(&ns, buf, n));
+        assert_true(ns >= v && ns - v <= v / 1000 + 1000);
+    }
+    assert_true(trn_grpc_timeout_parse(&ns, "10100m", 6) && ns == UINT64_C(10100000000));
+    static const char *bad[] = {"", "m", "10", "-1m", "1x", "1 m", "123456789m"};
+    for (size_t i = 0; i < TRN_COUNTOF(bad); i++)
+        assert_false(trn_grpc_timeout_parse(&ns, bad[i], strlen(bad[i])));
+}
+
+static void status_messages(void **state)
+{
+    (void)state;
+    char out[64];
+    size_t n = trn_grpc_message_encode(out, sizeof out, "a%b \xC3\xA4\n");
+    assert_int_equal(n, 15);
+    assert_memory_equal(out, "a%25b %C3%A4%0A", 15);
+    char *back = trn_grpc_message_decode(out, n);
+    assert_string_equal(back, "a%b \xC3\xA4\n");
+    free(back);
+    for (size_t max = 3; max < 28; max++) { /* never cuts an escape or a character */
+        n = trn_grpc_message_encode(out, max, "aaaa\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4");
+        assert_true(n <= max && memcmp(out + n - 3, "...", 3) == 0);
+        back = trn_grpc_message_decode(out, n - 3);
+        size_t len = strlen(back);
+        assert_true(len <= 4 || (len - 4) % 2 == 0);
+        free(back);
+    }
+    back = trn_grpc_message_decode("%%4%zz%41%00", 12);
+    assert_string_equal(back, "%%4%zzA%00");
+    free(back);
+    const char *d = trn_grpc_derived_details();
+    assert_true(trn_grpc_details_derived(d, strlen(d)));
+    assert_false(trn_grpc_details_derived("AAAA", 4));
+}
+
+#define RIG(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    trn_log_set_level(TRN_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timeouts),
+        cmocka_unit_test(status_messages),
+        RIG(messages_of_all_sizes_come_back),
+        RIG(slices_are_joined),
+        RIG(tensors_land_aligned),
+        RIG(errors_keep_code_and_text),
+        RIG(no_memory_for_a_message),
+        RIG(cancel_reaches_the_server),
+        RIG(deadlines_end_calls_on_both_sides),
+        RIG(threads_share_a_channel),
+        RIG(thousands_of_parked_calls_do_not_starve_others),
+        RIG(nobody_listens),
+        RIG(reconnects_to_a_restarted_server),
+        RIG(connection_lost_at_any_point),
+        RIG(metrics_count),
+        RIG(http1_on_the_same_port),
+        RIG(random_bytes_harm_nobody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

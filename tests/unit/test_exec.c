@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-__attribute__((weak)) trn_err trn_graph_lower(trn_graph *g) { return TRN_OK; }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 

@@ -324,7 +324,7 @@ static trn_err k_addn(trn_kctx *k)
 #define B2(set) "x:T, y:T -> z:T; T:" set
 
 const trn_op trn_ops_math_binary[] = {
-    {"Add", B2("num|str"), trn_sh_bcast, k_add, 0},
+    {"Add", B2("float|i8|i16|i32|i64|u8|c64|c128|str"), trn_sh_bcast, k_add, 0},
     {"AddV2", B2("num"), trn_sh_bcast, k_add, 0},
     {"Sub", B2("num"), trn_sh_bcast, k_sub, 0},
     {"Mul", B2("num"), trn_sh_bcast, k_mul, 0},
@@ -334,8 +334,8 @@ const trn_op trn_ops_math_binary[] = {
     {"TruncateDiv", B2("real"), trn_sh_bcast, k_truncdiv, 0},
     {"FloorDiv", B2("real"), trn_sh_bcast, k_fdiv, 0},
     {"FloorMod", B2("real"), trn_sh_bcast, k_fmodu, 0},
-    {"Mod", B2("real"), trn_sh_bcast, k_tmod, 0},
-    {"TruncateMod", B2("real"), trn_sh_bcast, k_tmod, 0},
+    {"Mod", B2("float|i32|i64"), trn_sh_bcast, k_tmod, 0},
+    {"TruncateMod", B2("float|i32|i64"), trn_sh_bcast, k_tmod, 0},
     {"DivNoNan", B2("float|c64|c128"), trn_sh_bcast, k_divnonan, 0},
     {"Xdivy", B2("float|c64|c128"), trn_sh_bcast, k_xdivy, 0},
     {"Xlogy", B2("float|c64|c128"), trn_sh_bcast, k_xlogy, 0},

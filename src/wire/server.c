@@ -6,6 +6,7 @@
 #include "wire/rpc.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -564,12 +565,9 @@ static void start_listening(void *arg)
     server_unref(s);
 }
 
-trn_err trn_rpc_server_listen(trn_rpc_server *s, const char *host, int port, int *port_out)
+/* Sockets that listen already, all on port p. */
+static void serve_on(trn_rpc_server *s, const int *fds, int n, int p)
 {
-    if (s->listeners)
-        return trn_errorf(TRN_FAILED_PRECONDITION, "the server listens already");
-    int fds[TRN_NET_ADDRS], n, p;
-    TRN_TRY(trn_net_listen(fds, &n, &p, host, port));
     s->listeners = trn_xalloc((size_t)n * sizeof *s->listeners);
     bool open = false;
     for (int i = 0; i < n; i++) {
@@ -582,10 +580,42 @@ trn_err trn_rpc_server_listen(trn_rpc_server *s, const char *host, int port, int
     if (open)
         TRN_WARN("rpc", "port %d is plain text and open to the network: whoever reaches it can run programs here; "
                         "use localhost or a private address in the cluster spec, or close it with a firewall", p);
-    if (port_out)
-        *port_out = p;
     atomic_fetch_add(&s->refs, 1);
     trn_loop_post(s->shards[0].loop, start_listening, s);
+}
+
+trn_err trn_rpc_server_listen(trn_rpc_server *s, const char *host, int port, int *port_out)
+{
+    if (s->listeners)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "the server listens already");
+    int fds[TRN_NET_ADDRS], n, p;
+    TRN_TRY(trn_net_listen(fds, &n, &p, host, port));
+    serve_on(s, fds, n, p);
+    if (port_out)
+        *port_out = p;
+    return TRN_OK;
+}
+
+trn_err trn_rpc_server_listen_fd(trn_rpc_server *s, int fd, int *port_out)
+{
+    int listening = 0, flags = fcntl(fd, F_GETFL);
+    trn_addr a = {.len = sizeof a.v6};
+    trn_err err = TRN_OK;
+    if (s->listeners)
+        err = trn_errorf(TRN_FAILED_PRECONDITION, "the server listens already");
+    else if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &(socklen_t){sizeof listening}) != 0 || !listening ||
+             getsockname(fd, &a.sa, &a.len) != 0 || (a.sa.sa_family != AF_INET && a.sa.sa_family != AF_INET6))
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "descriptor %d is not a listening TCP socket", fd);
+    else if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+        err = trn_err_errno(errno, "cannot prepare descriptor %d", fd);
+    if (err) {
+        close(fd);
+        return err;
+    }
+    int p = ntohs(a.sa.sa_family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
+    serve_on(s, &fd, 1, p);
+    if (port_out)
+        *port_out = p;
     return TRN_OK;
 }
 

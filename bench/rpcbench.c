@@ -1,5 +1,5 @@
-/* rpcbench [--address host:port] [--seconds S] [--bytes N]: calls/s with 1 and 64 outstanding, and GB/s of large messages both ways.
- * Without an address it serves itself from a second loop; CPU time is then both sides'. */
+/* rpcbench [--address host:port] [--seconds S] [--bytes N] [--method /service/Method]: calls/s with 1 and 64 outstanding, and GB/s of large messages both ways.
+ * With a method only that one is called, with an empty message. Without an address it serves itself from a second loop; CPU time is then both sides'. */
 #include <errno.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -106,8 +106,9 @@ static int measure(const char *name, trn_loop *loop, trn_channel *ch, const char
 int main(int argc, char **argv)
 {
     const char *address = NULL;
+    const char *path = "/echo.Echo/Echo";
     double seconds = 1;
-    size_t bytes = 100000000;
+    size_t small = 16, bytes = 100000000;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--address") == 0)
             address = argv[i + 1];
@@ -115,6 +116,8 @@ int main(int argc, char **argv)
             seconds = atof(argv[i + 1]);
         else if (strcmp(argv[i], "--bytes") == 0)
             bytes = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--method") == 0)
+            path = argv[i + 1], small = bytes = 0;
     }
     trn_loop *server_loop = NULL, *loop = NULL;
     trn_rpc_server *s = NULL;
@@ -144,8 +147,8 @@ int main(int argc, char **argv)
     }
     memset(body->data, 'y', body->size);
     trn_channel *ch = trn_channel_new(loop, address);
-    int bad = measure("small, 1 outstanding", loop, ch, "/echo.Echo/Echo", body, 16, 1, seconds, 0);
-    bad |= measure("small, 64 outstanding", loop, ch, "/echo.Echo/Echo", body, 16, 64, seconds, 0);
+    int bad = measure("small, 1 outstanding", loop, ch, path, body, small, 1, seconds, 0);
+    bad |= measure("small, 64 outstanding", loop, ch, path, body, small, 64, seconds, 0);
     if (bytes) {
         bad |= measure("push (request is large)", loop, ch, "/echo.Echo/Sink", body, bytes, 1, seconds, bytes);
         trn_buf *ask;

@@ -6,6 +6,7 @@
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
+    X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_train)                                                                                                   \

@@ -3,7 +3,7 @@
  * A stateful node owns a generator; each run takes its share by moving the counter on (256 blocks per output, as TensorFlow reserves), so
  * concurrent steps never see the same samples. What a run fills then depends on the element's position only, never on threads.
  * Logarithms, sines and roots are libm's scalar ones, as TensorFlow's are: vector versions round differently. */
-#include "ops/philox.h"
+#include "base/philox.h"
 #include "ops/state.h"
 
 #include <math.h>

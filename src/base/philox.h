@@ -2,8 +2,8 @@
  *
  * The generator is a 128-bit counter under a 64-bit key; one block is four 32-bit samples. Skipping is adding to the counter, so any piece
  * of a tensor can be filled by any thread with the same result. */
-#ifndef TRN_OPS_PHILOX_H
-#define TRN_OPS_PHILOX_H
+#ifndef TRN_PHILOX_H
+#define TRN_PHILOX_H
 
 #include <stdint.h>
 #include <string.h>

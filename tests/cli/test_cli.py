@@ -226,6 +226,7 @@ class Serve(Case):
         self.refuse("serve", "--cluster_spec={}", says="no tasks")
         self.refuse("serve", "--cluster_spec=@" + self.path("none"), code=5, says="none")
         self.refuse("serve", "--job=ps", says="NAME=HOST:PORT")
+        self.refuse("serve", "--listen-fd=0", code=2, says="descriptor 0 is not a listening TCP socket")
         self.refuse("serve", "--port=0", "--allow-path=" + self.path("none"), code=5, says="no such folder")
         self.refuse("serve", "--port=0", "--ready-file=" + self.path("no/such/dir"), code=5, says="cannot write")
 

@@ -1,26 +1,68 @@
+/* Everything that one task is made of, started and stopped in order. */
 #include "master/server.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "wire/rpc.h"
+#include "master/master.h"
+#include "master/service.h"
+#include "obs/pages.h"
+#include "worker/service.h"
+#include "worker/worker_int.h"
+
+#define MAX_LOOPS 4
 
 struct trn_server {
     trn_cluster *cluster;
-    trn_loop *loop;
+    trn_loop *loops[MAX_LOOPS];
+    int n_loops;
+    trn_pool *pool, *disk;
+    trn_exec_env env;
+    trn_peers *peers;
+    trn_worker *worker;
+    trn_master *master;
     trn_rpc_server *rpc;
     int port;
     char *target;
+    char **allow_paths;
 };
 
-static void healthz(void *svc, const char *path, const char *query, trn_http_reply *out)
+/* ---- what /metrics tells ------------------------------------------------------------------------------------------ */
+
+#define GAUGE(name, expr)                                                                                              \
+    static double name(void *arg)                                                                                      \
+    {                                                                                                                  \
+        trn_server *s = arg;                                                                                           \
+        return (double)(expr);                                                                                         \
+    }
+GAUGE(gauge_sessions, trn_master_session_count(s->master))
+GAUGE(gauge_worker_sessions, trn_worker_count(s->worker).sessions)
+GAUGE(gauge_graphs, trn_worker_count(s->worker).graphs)
+GAUGE(gauge_steps, trn_worker_count(s->worker).steps)
+GAUGE(gauge_steps_run, trn_worker_count(s->worker).steps_run)
+GAUGE(gauge_variables, trn_worker_count(s->worker).variables)
+GAUGE(gauge_variable_bytes, trn_worker_count(s->worker).variable_bytes)
+
+static void add_gauges(trn_server *s)
 {
-    out->status = 200;
-    out->content_type = "text/plain";
-    trn_sb_adds(&out->body, "ok\n");
+    static const struct {
+        const char *name, *help;
+        double (*read)(void *);
+    } rows[] = {
+        {"sessions", "Sessions that clients have open on this master", gauge_sessions},
+        {"worker_sessions", "Worker sessions that masters have open on this task", gauge_worker_sessions},
+        {"registered_graphs", "Graphs registered by masters", gauge_graphs},
+        {"steps_live", "Steps that have not been cleaned up", gauge_steps},
+        {"steps_run_total", "Parts of steps run since start", gauge_steps_run},
+        {"variables", "Variables of this task", gauge_variables},
+        {"variable_bytes", "Bytes in variables of this task", gauge_variable_bytes},
+    };
+    for (size_t i = 0; i < TRN_COUNTOF(rows); i++)
+        trn_metric_gauge(rows[i].name, rows[i].help, rows[i].read, s);
 }
 
-static const trn_http_route route_healthz = {"/healthz", healthz, NULL};
+/* ---- start -------------------------------------------------------------------------------------------------------- */
 
 /* TensorFlow's server calls a port that it cannot have UNKNOWN. */
 static trn_err as_tensorflow(trn_err err)
@@ -32,6 +74,35 @@ static trn_err as_tensorflow(trn_err err)
     return same;
 }
 
+static trn_err start_threads(trn_server *s, const trn_server_config *c)
+{
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int n = TRN_MIN(MAX_LOOPS, cores / 8 + 1);
+    for (int i = 0; i < n; i++) {
+        char name[16] = "loop-0";
+        name[5] = (char)('0' + i);
+        TRN_TRY(trn_loop_open(&s->loops[i], name));
+        s->n_loops++;
+    }
+    TRN_TRY(trn_pool_open(&s->pool, c->inter_threads > 0 ? c->inter_threads : cores, "pool"));
+    TRN_TRY(trn_pool_open(&s->disk, 2, "disk"));
+    s->allow_paths = trn_xalloc(sizeof *s->allow_paths * (size_t)(c->n_allow_paths + 1));
+    for (int i = 0; i < c->n_allow_paths; i++)
+        s->allow_paths[i] = trn_xstrdup(c->allow_paths[i]);
+    s->env = (trn_exec_env){s->pool, s->disk, (const char *const *)s->allow_paths, c->n_allow_paths};
+    return TRN_OK;
+}
+
+static trn_err listen_on(trn_server *s, const trn_server_config *c, const trn_cluster_task *me, int *listen_fd)
+{
+    if (*listen_fd >= 0) {
+        int fd = *listen_fd;
+        *listen_fd = -1;
+        return trn_rpc_server_listen_fd(s->rpc, fd, &s->port);
+    }
+    return trn_rpc_server_listen(s->rpc, c->bind_host ? c->bind_host : me->host, c->port >= 0 ? c->port : me->port, &s->port);
+}
+
 static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
 {
     const char *job = c->job ? c->job : c->cluster->own_job;
@@ -40,18 +111,18 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     if (!me)
         return trn_errorf(TRN_INTERNAL, "/job:%s/task:%d is not in the cluster", job ? job : "?", task);
     s->cluster = trn_cluster_ref(c->cluster);
-    TRN_TRY(trn_loop_open(&s->loop, "loop-0"));
-    TRN_TRY(trn_rpc_server_open(&s->rpc, &(trn_server_opts){.loops = &s->loop, .n_loops = 1}));
-    trn_rpc_server_route(s->rpc, &route_healthz);
-    if (*listen_fd >= 0) {
-        int fd = *listen_fd;
-        *listen_fd = -1;
-        TRN_TRY(as_tensorflow(trn_rpc_server_listen_fd(s->rpc, fd, &s->port)));
-    } else {
-        TRN_TRY(as_tensorflow(trn_rpc_server_listen(s->rpc, c->bind_host ? c->bind_host : me->host,
-                                                    c->port >= 0 ? c->port : me->port, &s->port)));
-    }
-    char *address = trn_address_join(me->host, s->port);
+    TRN_TRY(start_threads(s, c));
+    s->peers = trn_peers_new(s->loops, s->n_loops);
+    s->worker = trn_worker_new(&(trn_worker_opts){s->cluster, job, task, c->n_cpu_devices, &s->env, s->peers});
+    s->master = trn_master_new(s->worker, s->loops[0], c->session_config, c->session_config_len);
+    TRN_TRY(trn_rpc_server_open(&s->rpc, &(trn_server_opts){.loops = s->loops, .n_loops = s->n_loops}));
+    trn_worker_serve(s->rpc, s->worker);
+    trn_master_serve(s->rpc, s->master);
+    trn_rpc_server_route(s->rpc, &trn_page_healthz);
+    trn_rpc_server_route(s->rpc, &trn_page_metrics);
+    add_gauges(s);
+    TRN_TRY(as_tensorflow(listen_on(s, c, me, listen_fd)));
+    char *address = trn_address_join(*me->host ? me->host : "localhost", s->port);
     s->target = trn_xasprintf("grpc://%s", address);
     free(address);
     return TRN_OK;
@@ -71,16 +142,56 @@ trn_err trn_server_start(trn_server **out, const trn_server_config *c)
     return err;
 }
 
-int trn_server_port(const trn_server *s) { return s->port; }
-const char *trn_server_target(const trn_server *s) { return s->target; }
+int trn_server_port(const trn_server *s)
+{
+    return s->port;
+}
+
+const char *trn_server_target(const trn_server *s)
+{
+    return s->target;
+}
+
+trn_master *trn_server_master(trn_server *s)
+{
+    return s->master;
+}
+
+/* ---- stop --------------------------------------------------------------------------------------------------------- */
+
+/* Cancelled work ends on its own threads; what it uses must stay until then. */
+static void wait_idle(const trn_server *s)
+{
+    for (int i = 0; i < 5000 && trn_worker_busy(s->worker); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if (trn_worker_busy(s->worker))
+        TRN_WARN("server", "steps still run 5 s after they were cancelled");
+}
 
 void trn_server_stop(trn_server *s, uint64_t drain_ns)
 {
+    trn_metric_gauge_drop(s);
     if (s->rpc)
         trn_rpc_server_close(s->rpc, drain_ns);
-    if (s->loop)
-        trn_loop_close(s->loop);
+    if (s->master)
+        trn_master_stop(s->master);
+    if (s->worker)
+        trn_worker_stop(s->worker);
+    if (s->worker)
+        wait_idle(s);
+    if (s->disk)
+        trn_pool_close(s->disk);
+    if (s->pool)
+        trn_pool_close(s->pool);
+    trn_peers_free(s->peers);
+    for (int i = 0; i < s->n_loops; i++)
+        trn_loop_close(s->loops[i]);
+    trn_master_free(s->master);
+    trn_worker_free(s->worker);
     trn_cluster_unref(s->cluster);
+    for (int i = 0; s->allow_paths && s->allow_paths[i]; i++)
+        free(s->allow_paths[i]);
+    free(s->allow_paths);
     free(s->target);
     free(s);
 }

@@ -28,6 +28,8 @@ typedef struct trn_server trn_server;
 /* [any but loop] Serves when it returns. An address that cannot be bound is UNKNOWN, as TensorFlow's server has it. */
 trn_err trn_server_start(trn_server **out, const trn_server_config *c) TRN_MUST_USE;
 int trn_server_port(const trn_server *s);
+struct trn_master;
+struct trn_master *trn_server_master(trn_server *s); /* for in-process sessions */
 const char *trn_server_target(const trn_server *s); /* "grpc://host:port" */
 /* [any but loop] Takes no new calls, waits up to drain_ns for those that run, closes and frees everything. */
 void trn_server_stop(TRN_OWN trn_server *s, uint64_t drain_ns);

@@ -58,8 +58,9 @@ uint64_t trn_call_deadline_ns(const trn_call *c);   /* monotonic, 0: none */
  * cut at 4 KiB). Replying to a call that the client cancelled is fine and sends nothing. The call is gone afterwards. */
 void trn_call_reply(trn_call *c, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body);
 /* [loop, from the handler] fn runs on the loop once if the client resets the stream, its deadline passes or its connection is lost before
- * the reply. The handler still owes the reply. */
-void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg);
+ * the reply. The handler still owes the reply. `arg` is handed over: drop(arg) runs when the call itself is gone, so that a reply on another
+ * thread at the same moment harms nothing. */
+void trn_call_on_cancel(trn_call *c, trn_fn fn, TRN_OWN void *arg, trn_fn drop);
 
 typedef struct trn_http_reply { int status; const char *content_type; trn_sb body; } trn_http_reply;
 typedef struct trn_http_route {

@@ -88,6 +88,7 @@ struct trn_call {
     _Atomic int cancel;
     trn_fn cancel_fn;
     void *cancel_arg;
+    trn_fn cancel_drop;
     uint64_t start_ns, deadline_ns;
     trn_timer timer;
     trn_err reply_err; /* on its way to the loop */
@@ -138,6 +139,8 @@ static void call_free(trn_call *c)
     trn_timer_stop(c->conn->sh->loop, &c->timer);
     trn_stream_fini(&c->s);
     sconn_unref(c->conn);
+    if (c->cancel_drop)
+        c->cancel_drop(c->cancel_arg);
     free(c);
 }
 
@@ -207,10 +210,11 @@ void trn_call_reply(trn_call *c, trn_err err, trn_out_msg *body)
     trn_loop_post(l, reply_posted, c);
 }
 
-void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg)
+void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg, trn_fn drop)
 {
     c->cancel_fn = fn;
     c->cancel_arg = arg;
+    c->cancel_drop = drop;
     if (atomic_load(&c->cancel) == CANCEL_FIRED)
         fn(arg);
 }

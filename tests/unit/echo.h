@@ -66,7 +66,7 @@ static inline void echo_park(void *svc, trn_call *c)
     p->e = svc;
     p->c = c;
     atomic_fetch_add(&p->e->parked, 1);
-    trn_call_on_cancel(c, echo_unpark, p);
+    trn_call_on_cancel(c, echo_unpark, p, NULL);
 }
 
 /* Request: a number of bytes as text; answer: that many. */

@@ -1,0 +1,319 @@
+/* From a run signature to something that runs: prune → lower → optimise → place → partition → register. Once per signature and graph version. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "master/master_int.h"
+#include "proto/pb.h"
+#include "proto/pbw.h"
+
+typedef struct waiter {
+    struct waiter *next;
+    built_done done;
+    void *arg;
+} waiter;
+
+/* In session->built: a graph, or one under construction with those who wait for it. */
+typedef struct slot {
+    built_graph *b; /* NULL: being built */
+    waiter *waiters;
+} slot;
+
+typedef struct build_job {
+    trn_msession *s;
+    built_graph *b;
+    trn_arena *arena;
+    trn_run_sig sig;
+    bool partial, partition_graphs;
+    _Atomic int pending; /* RegisterGraph calls */
+    trn_mutex mu;
+    trn_err err;
+} build_job;
+
+built_graph *trn_built_ref(built_graph *b)
+{
+    atomic_fetch_add_explicit(&b->ref, 1, memory_order_relaxed);
+    return b;
+}
+
+void trn_built_unref(built_graph *b)
+{
+    if (!b || atomic_fetch_sub_explicit(&b->ref, 1, memory_order_acq_rel) != 1)
+        return;
+    trn_plan_unref(b->plan);
+    if (b->pruned)
+        trn_graph_free(b->pruned);
+    for (int i = 0; b->feed_keys && i < b->n_feeds; i++)
+        free(b->feed_keys[i]);
+    for (int i = 0; b->fetch_keys && i < b->n_fetches; i++)
+        free(b->fetch_keys[i]);
+    free(b->feed_keys);
+    free(b->fetch_keys);
+    free(b->parts);
+    trn_sb_fini(&b->partition_graphs);
+    free(b->key);
+    free(b);
+}
+
+void trn_built_slot_free(void *v)
+{
+    slot *s = v;
+    trn_built_unref(s->b);
+    free(s);
+}
+
+/* ---- building ------------------------------------------------------------------------------------------------------ */
+
+/* Partial runs: feeds arrive and fetches leave through the rendezvous of our own half of the step, call by call. */
+static trn_err through_rendezvous(build_job *j, trn_graph *g)
+{
+    built_graph *b = j->b;
+    const trn_device *dev = &j->s->devs.dev[j->s->devs.def];
+    b->feed_keys = trn_xalloc(sizeof *b->feed_keys * (size_t)(b->n_feeds + 1));
+    b->fetch_keys = trn_xalloc(sizeof *b->fetch_keys * (size_t)(b->n_fetches + 1));
+    for (int i = 0; i < g->n; i++) {
+        trn_gnode *n = g->node[i];
+        if (!n)
+            continue;
+        bool arg = !strcmp(n->n.op, "_Arg"), ret = !strcmp(n->n.op, "_Retval");
+        if (!arg && !ret)
+            continue;
+        int64_t index = trn_attr_int(&n->n, "index");
+        trn_dtype t = trn_attr_type(&n->n, "T");
+        const char *name = trn_arena_printf(g->arena, "_client_%s_%" PRId64, arg ? "feed" : "fetch", index);
+        trn_attr *a = trn_arena_alloc(g->arena, sizeof *a * 6);
+        a[0] = (trn_attr){.name = arg ? "tensor_type" : "T", .kind = TRN_ATTR_TYPE, .v.type = t};
+        a[1] = (trn_attr){.name = "tensor_name", .kind = TRN_ATTR_STRING, .v.s = {name, strlen(name)}};
+        a[2] = (trn_attr){.name = "send_device", .kind = TRN_ATTR_STRING, .v.s = {dev->name, strlen(dev->name)}};
+        a[3] = (trn_attr){.name = "send_device_incarnation", .kind = TRN_ATTR_INT, .v.i = (int64_t)dev->incarnation};
+        a[4] = (trn_attr){.name = "recv_device", .kind = TRN_ATTR_STRING, .v.s = {dev->name, strlen(dev->name)}};
+        a[5] = (trn_attr){.name = "client_terminated", .kind = TRN_ATTR_BOOL, .v.b = true};
+        n->n.op = arg ? "_Recv" : "_Send";
+        n->n.attrs = a;
+        n->n.n_attrs = 6;
+        TRN_TRY(trn_node_resolve(&n->n, g->arena));
+        char *key = trn_xasprintf("%s;%016" PRIx64 ";%s;%s;0:0", dev->name, dev->incarnation, dev->name, name);
+        (arg ? b->feed_keys : b->fetch_keys)[index] = key;
+    }
+    return TRN_OK;
+}
+
+/* What the optimiser and the executor may do with the graph, short of registering it. `g` is ours. */
+static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
+{
+    trn_msession *s = j->s;
+    trn_graph *g;
+    trn_lock(&s->mu);
+    trn_place_opts place = {s->soft_placement, s->log_placement};
+    trn_err err = TRN_OK;
+    if (s->placed_version != s->version) { /* the whole graph, so that a node's place does not depend on what is fetched first */
+        err = trn_graph_place(s->graph, &s->devs, &place);
+        if (!err)
+            s->placed_version = s->version;
+    }
+    if (!err)
+        err = trn_graph_prune(&g, s->graph, &j->sig, s->devs.dev[s->devs.def].name);
+    trn_unlock(&s->mu);
+    if (err)
+        return err;
+    if (j->partial) {
+        j->b->pruned = trn_graph_copy(g, NULL);
+        err = through_rendezvous(j, g);
+    }
+    if (!err)
+        err = trn_graph_lower(g);
+    if (!err)
+        err = trn_graph_check_ops(g);
+    if (!err)
+        err = trn_graph_optimise(g, &s->opt, trn_exec_eval);
+    if (!err)
+        err = trn_graph_place(g, &s->devs, &place);
+    if (!err)
+        err = trn_graph_place_errors(g);
+    if (!err)
+        err = trn_graph_partition(parts, n_parts, g, &s->devs);
+    trn_graph_free(g);
+    return err;
+}
+
+static void build_finish(build_job *j)
+{
+    trn_msession *s = j->s;
+    trn_err err = j->err;
+    trn_lock(&s->mu);
+    slot *sl = trn_map_gets(s->built, j->b->key);
+    waiter *w = sl->waiters;
+    sl->waiters = NULL;
+    if (err)
+        trn_map_dels(s->built, j->b->key); /* the next try may go better: a task may be back */
+    else
+        sl->b = trn_built_ref(j->b);
+    trn_unlock(&s->mu);
+    if (err)
+        free(sl);
+    while (w) {
+        waiter *next = w->next;
+        w->done(w->arg, err ? trn_err_copy(err) : TRN_OK, err ? NULL : trn_built_ref(j->b));
+        free(w);
+        w = next;
+    }
+    trn_err_free(err);
+    trn_built_unref(j->b);
+    trn_mutex_fini(&j->mu);
+    trn_arena_free(j->arena);
+    trn_msession_unref(s);
+    free(j);
+}
+
+static void build_one_done(build_job *j, trn_err err)
+{
+    if (err) {
+        trn_lock(&j->mu);
+        if (!j->err) {
+            j->err = err;
+            err = TRN_OK;
+        }
+        trn_unlock(&j->mu);
+        trn_err_free(err);
+    }
+    if (atomic_fetch_sub_explicit(&j->pending, 1, memory_order_acq_rel) == 1)
+        build_finish(j);
+}
+
+typedef struct reg_call {
+    build_job *j;
+    int part;
+} reg_call;
+
+static void registered(void *arg, trn_err err, const trn_msg *msg)
+{
+    reg_call *c = arg;
+    remote_part *part = &c->j->b->parts[c->part];
+    const remote_task *t = &c->j->s->remote[part->remote];
+    if (!err) {
+        trn_pbr r = trn_pbr_init(msg->p, msg->n);
+        while (trn_pbr_next(&r))
+            if (r.field == 1 && r.type == TRN_PB_BYTES && r.n < sizeof part->handle)
+                memcpy(part->handle, r.b, r.n);
+        if (r.bad || !*part->handle)
+            err = trn_errorf(TRN_INTERNAL, "%s (%s) gave no graph handle", t->task, t->address);
+    }
+    build_one_done(c->j, err ? trn_err_wrap(err, "RegisterGraph to %s (%s)", t->task, t->address) : TRN_OK);
+}
+
+static trn_err register_remote(build_job *j, const trn_part *p)
+{
+    built_graph *b = j->b;
+    int r = 0;
+    while (r < j->s->n_remote && strcmp(j->s->remote[r].task, p->task))
+        r++;
+    if (r == j->s->n_remote)
+        return trn_errorf(TRN_INTERNAL, "part for %s, which is no task of the session", p->task);
+    int i = b->n_parts++;
+    b->parts[i].remote = r;
+    Tensorflow__RegisterGraphRequest q = TENSORFLOW__REGISTER_GRAPH_REQUEST__INIT;
+    Tensorflow__GraphOptions go = TENSORFLOW__GRAPH_OPTIONS__INIT;
+    q.session_handle = j->s->handle;
+    q.create_worker_session_called = true;
+    q.graph_def = trn_graph_export(j->arena, p->graph);
+    q.graph_options = &go;
+    reg_call *c = trn_arena_alloc(j->arena, sizeof *c);
+    *c = (reg_call){j, i};
+    atomic_fetch_add(&j->pending, 1);
+    uint64_t deadline = trn_now_ns() + UINT64_C(120000000000);
+    trn_call_pb(j->s->remote[r].channel, TRN_PATH_WORKER "RegisterGraph", &q.base, deadline, false, NULL, registered, c);
+    return TRN_OK;
+}
+
+static void keep_partition_graph(build_job *j, const trn_graph *g)
+{
+    Tensorflow__GraphDef *gd = trn_graph_export(j->arena, g);
+    trn_sb bytes = {0};
+    trn_pb_pack(&bytes, &gd->base);
+    trn_pbw_bytes(&j->b->partition_graphs, 3, bytes.p, bytes.n);
+    trn_sb_fini(&bytes);
+}
+
+static void build_run(void *arg)
+{
+    build_job *j = arg;
+    trn_part *parts = NULL;
+    int n = 0;
+    trn_err err = make_parts(&parts, &n, j);
+    if (!err)
+        j->b->parts = trn_xalloc(sizeof *j->b->parts * (size_t)(n + 1));
+    for (int i = 0; !err && i < n; i++) {
+        if (j->partition_graphs)
+            keep_partition_graph(j, parts[i].graph);
+        if (strcmp(parts[i].task, j->s->self)) {
+            err = register_remote(j, &parts[i]);
+            continue;
+        }
+        trn_graph *own = parts[i].graph;
+        parts[i].graph = NULL;
+        j->b->plan = trn_wsession_new_plan(&err, j->s->local, own);
+    }
+    trn_parts_free(parts, n);
+    build_one_done(j, err);
+}
+
+/* ---- finding ------------------------------------------------------------------------------------------------------- */
+
+/* Names may hold anything but zeros; \1 between them makes the key a plain string. A graph never changes what it has (ExtendSession only adds), so the
+ * version is no part of it. */
+static char *signature(const trn_step_req *q, bool partial)
+{
+    trn_sb s = {0};
+    trn_sb_addf(&s, "%c%c%d;%d;", partial ? 'p' : 'r', q->partition_graphs ? 'g' : '-', q->n_feeds, q->n_fetches);
+    for (int i = 0; i < q->n_feeds; i++)
+        trn_sb_add(&s, q->feed_names[i], strlen(q->feed_names[i]) + 1);
+    for (int i = 0; i < q->n_fetches; i++)
+        trn_sb_add(&s, q->fetches[i], strlen(q->fetches[i]) + 1);
+    for (int i = 0; i < q->n_targets; i++)
+        trn_sb_add(&s, q->targets[i], strlen(q->targets[i]) + 1);
+    for (size_t i = 0; i < s.n; i++)
+        if (!s.p[i])
+            s.p[i] = 1;
+    char *key = trn_xstrndup(s.p, s.n);
+    trn_sb_fini(&s);
+    return key;
+}
+
+void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_done done, void *arg)
+{
+    trn_lock(&s->mu);
+    char *key = signature(q, partial);
+    slot *sl = trn_map_gets(s->built, key);
+    if (sl && sl->b) {
+        built_graph *b = trn_built_ref(sl->b);
+        trn_unlock(&s->mu);
+        free(key);
+        done(arg, TRN_OK, b);
+        return;
+    }
+    waiter *w = trn_xalloc(sizeof *w);
+    *w = (waiter){sl ? sl->waiters : NULL, done, arg};
+    bool build = !sl;
+    if (build) {
+        sl = trn_xalloc(sizeof *sl);
+        trn_map_puts(s->built, key, sl);
+    }
+    sl->waiters = w;
+    trn_unlock(&s->mu);
+    if (!build) {
+        free(key);
+        return;
+    }
+    build_job *j = trn_xalloc(sizeof *j);
+    j->s = trn_msession_ref(s);
+    j->arena = trn_arena_new();
+    j->b = trn_xalloc(sizeof *j->b);
+    *j->b = (built_graph){.ref = 1, .s = s, .key = key, .n_feeds = q->n_feeds, .n_fetches = q->n_fetches, .partial = partial};
+    j->sig = (trn_run_sig){q->n_feeds, q->n_fetches, q->n_targets, trn_dup_names(j->arena, q->feed_names, (size_t)q->n_feeds),
+                           trn_dup_names(j->arena, q->fetches, (size_t)q->n_fetches), trn_dup_names(j->arena, q->targets, (size_t)q->n_targets)};
+    j->partial = partial;
+    j->partition_graphs = q->partition_graphs;
+    j->pending = 1;
+    trn_mutex_init(&j->mu, TRN_RANK_LEAF);
+    trn_pool_submit(s->m->w->env->pool, build_run, j);
+}

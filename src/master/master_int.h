@@ -1,0 +1,121 @@
+/* Inside master/: sessions, built graphs, running steps. */
+#ifndef TRN_MASTER_INT_H
+#define TRN_MASTER_INT_H
+
+#include "master/master.h"
+#include "worker/worker_int.h"
+
+struct trn_master {
+    trn_worker *w;
+    trn_loop *loop; /* timers */
+    trn_arena *arena;
+    Tensorflow__ConfigProto *defaults; /* of the server; NULL: none */
+    trn_mutex mu;
+    trn_map *sessions; /* handle → trn_msession */
+    bool stopped;
+};
+
+/* A task of the session other than our own. */
+typedef struct remote_task {
+    char *task;    /* "/job:ps/replica:0/task:0" */
+    char *job;
+    int index;
+    char *address;
+    trn_channel *channel;
+    bool session_made; /* CreateWorkerSession went through */
+} remote_task;
+
+typedef struct trn_msession {
+    _Atomic uint32_t ref;
+    trn_master *m;
+    char handle[17];
+    trn_arena *arena; /* devices, names; fixed once created */
+    trn_cluster *cluster;
+    bool propagated; /* the client brought its own cluster spec */
+    char *self;      /* our task in it */
+    char *job;
+    int index;
+    bool soft_placement, log_placement, isolate;
+    int64_t timeout_ms;
+    trn_opt_opts opt;
+    remote_task *remote;
+    int n_remote;
+    trn_devset devs;
+    trn_wsession *local;
+
+    trn_mutex mu;
+    trn_graph *graph;
+    int64_t version;
+    int64_t placed_version; /* graph version that has been placed in full */
+    trn_map *built;         /* signature → built_graph */
+    trn_map *partials;      /* handle → partial */
+    trn_map *callables;     /* id → callable */
+    int64_t next_callable;
+    int running;
+    bool closed;
+    struct close_job *closing; /* waits until nothing runs any more */
+    trn_cancel *cancel;     /* of every step: Close, Reset, stop */
+} trn_msession;
+trn_err trn_msession_find(trn_msession **out, trn_master *m, const char *handle) TRN_MUST_USE; /* a reference, or ABORTED */
+trn_msession *trn_msession_ref(trn_msession *s);
+void trn_msession_unref(trn_msession *s);
+trn_err trn_msession_begin(trn_msession *s) TRN_MUST_USE; /* a step begins; FAILED_PRECONDITION when closed */
+void trn_msession_end(trn_msession *s);
+void trn_msession_idle(trn_msession *s, struct close_job *j);
+
+/* ---- built graphs (build.c) */
+typedef struct remote_part {
+    int remote;          /* index in session->remote */
+    char handle[32];     /* of RegisterGraph */
+} remote_part;
+
+typedef struct built_graph {
+    _Atomic uint32_t ref;
+    trn_msession *s; /* borrowed: the session outlives its built graphs */
+    char *key;
+    trn_plan *plan;  /* our own part; NULL: none */
+    remote_part *parts;
+    int n_parts;
+    int n_feeds, n_fetches;
+    bool partial;
+    trn_graph *pruned;       /* partial runs: who needs which feed */
+    char **feed_keys, **fetch_keys; /* partial runs: rendezvous keys */
+    trn_sb partition_graphs; /* RunMetadata bytes, when asked for */
+} built_graph;
+typedef void (*built_done)(void *arg, TRN_OWN trn_err err, built_graph *b); /* b: a reference for the callee */
+/* Finds or builds; done may run at once. */
+void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_done done, void *arg);
+built_graph *trn_built_ref(built_graph *b);
+void trn_built_unref(built_graph *b);
+void trn_built_slot_free(void *slot); /* an element of session->built */
+
+/* ---- steps (step.c) */
+typedef struct mstep mstep;
+/* Runs b with feeds; rets (n_fetches, zeroed) are filled. `c` may be NULL. `metadata` may be NULL. For partial runs `on_start` gets the step while it runs. */
+typedef struct mstep_opts {
+    trn_value *args, *rets;
+    trn_cancel *cancel; /* the client's, may be NULL */
+    int64_t timeout_ms;
+    bool trace;
+    trn_sb *metadata;
+    trn_wstep **step_out; /* partial runs: a reference to our half of the step */
+    trn_cancel **cancel_out; /* partial runs: a reference to what ends the step */
+} mstep_opts;
+void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, void *arg);
+
+/* ---- partial runs (partial.c) */
+void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_step_result *out, trn_master_done done, void *arg);
+void trn_partials_free(trn_msession *s);
+
+static inline const char *const *trn_dup_names(trn_arena *a, const char *const *v, size_t n)
+{
+    const char **out = trn_arena_alloc(a, sizeof *out * (n + 1));
+    for (size_t i = 0; i < n; i++)
+        out[i] = trn_arena_strdup(a, v[i]);
+    return out;
+}
+
+/* A call with a protobuf-c message to another task; done on the channel's loop. */
+void trn_call_pb(trn_channel *ch, const char *path, const ProtobufCMessage *msg, uint64_t deadline_ns, bool wait_for_ready, trn_rpc **rpc, trn_rpc_done done, void *arg);
+
+#endif

@@ -1,0 +1,197 @@
+/* RunStep and callables: from names and tensors to a running step. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "master/master_int.h"
+
+void trn_step_result_fini(trn_step_result *r)
+{
+    for (int i = 0; i < r->n_fetches; i++)
+        trn_tensor_unref(r->fetches[i]);
+    free(r->fetches);
+    r->fetches = NULL;
+    r->n_fetches = 0;
+    trn_sb_fini(&r->metadata);
+}
+
+typedef struct run_job {
+    trn_msession *s;
+    built_graph *b;
+    int n_feeds, n_fetches;
+    int64_t timeout_ms;
+    bool trace;
+    trn_cancel *cancel;
+    trn_step_result *out;
+    trn_master_done done;
+    void *arg;
+    trn_value *rets;
+    trn_value args[];
+} run_job;
+
+static void run_over(void *arg, trn_err err)
+{
+    run_job *j = arg;
+    if (!err) {
+        j->out->n_fetches = j->n_fetches;
+        j->out->fetches = trn_xalloc(sizeof(trn_tensor *) * (size_t)(j->n_fetches + 1));
+    }
+    for (int i = 0; i < j->n_fetches; i++) {
+        if (err)
+            trn_tensor_unref(j->rets[i].t);
+        else
+            j->out->fetches[i] = j->rets[i].t;
+    }
+    for (int i = 0; i < j->n_feeds; i++)
+        trn_tensor_unref(j->args[i].t);
+    trn_master_done done = j->done;
+    void *done_arg = j->arg;
+    trn_built_unref(j->b);
+    trn_msession_unref(j->s);
+    trn_cancel_unref(j->cancel);
+    free(j);
+    done(done_arg, err);
+}
+
+static void run_built(void *arg, trn_err err, built_graph *b)
+{
+    run_job *j = arg;
+    j->b = b;
+    if (err) {
+        run_over(j, err);
+        return;
+    }
+    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .metadata = &j->out->metadata};
+    trn_mstep_run(b, &o, run_over, j);
+}
+
+static trn_err check_names(const trn_step_req *q)
+{
+    for (int i = 1; i < q->n_feeds; i++)
+        for (int k = 0; k < i; k++)
+            if (!strcmp(q->feed_names[i], q->feed_names[k]))
+                return trn_errorf(TRN_INVALID_ARGUMENT, "Duplicated feeds: %s", q->feed_names[i]);
+    return TRN_OK;
+}
+
+void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_step_result *out, trn_master_done done, void *arg)
+{
+    *out = (trn_step_result){0};
+    trn_msession *s;
+    trn_err err = trn_msession_find(&s, m, q->session);
+    if (!err && *q->partial_handle) {
+        trn_partial_step(s, q, out, done, arg);
+        trn_msession_unref(s);
+        return;
+    }
+    if (!err && (err = check_names(q)))
+        trn_msession_unref(s);
+    if (err) {
+        done(arg, err);
+        return;
+    }
+    size_t values = (size_t)q->n_feeds + (size_t)q->n_fetches + 1;
+    run_job *j = trn_xalloc(sizeof *j + sizeof(trn_value) * values);
+    j->s = s;
+    j->n_feeds = q->n_feeds;
+    j->n_fetches = q->n_fetches;
+    j->timeout_ms = q->timeout_ms > 0 ? q->timeout_ms : s->timeout_ms;
+    j->trace = q->trace;
+    j->cancel = c ? trn_cancel_ref(c) : NULL;
+    j->out = out;
+    j->done = done;
+    j->arg = arg;
+    j->rets = j->args + q->n_feeds;
+    for (int i = 0; i < q->n_feeds; i++)
+        j->args[i].t = trn_tensor_ref(q->feeds[i]);
+    trn_built_get(s, q, false, run_built, j);
+}
+
+/* ---- callables -------------------------------------------------------------------------------------------------------- */
+
+/* The arena comes first: master.c frees callables by it. */
+typedef struct callable {
+    trn_arena *arena;
+    trn_step_req q;
+} callable;
+
+trn_err trn_master_make_callable(trn_master *m, const Tensorflow__MakeCallableRequest *r, int64_t *handle)
+{
+    const Tensorflow__CallableOptions *o = r->options;
+    if (!o)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "MakeCallable without options");
+    if (o->n_tensor_connection)
+        return trn_errorf(TRN_UNIMPLEMENTED, "MakeCallable: tensor_connection (%s to %s) is not supported", o->tensor_connection[0]->from_tensor,
+                          o->tensor_connection[0]->to_tensor);
+    trn_msession *s;
+    TRN_TRY(trn_msession_find(&s, m, r->session_handle));
+    trn_arena *a = trn_arena_new();
+    callable *c = trn_arena_alloc(a, sizeof *c);
+    c->arena = a;
+    c->q = (trn_step_req){.session = trn_arena_strdup(a, r->session_handle),
+                          .partial_handle = "",
+                          .n_feeds = (int)o->n_feed,
+                          .n_fetches = (int)o->n_fetch,
+                          .n_targets = (int)o->n_target,
+                          .feed_names = trn_dup_names(a, (const char *const *)o->feed, o->n_feed),
+                          .fetches = trn_dup_names(a, (const char *const *)o->fetch, o->n_fetch),
+                          .targets = trn_dup_names(a, (const char *const *)o->target, o->n_target)};
+    if (o->run_options) {
+        c->q.timeout_ms = o->run_options->timeout_in_ms;
+        c->q.trace = o->run_options->trace_level > 0;
+    }
+    trn_lock(&s->mu);
+    *handle = ++s->next_callable;
+    trn_map_puti(s->callables, (uint64_t)*handle, c);
+    trn_unlock(&s->mu);
+    trn_msession_unref(s);
+    return TRN_OK;
+}
+
+trn_err trn_master_release_callable(trn_master *m, const char *session, int64_t handle)
+{
+    trn_msession *s;
+    TRN_TRY(trn_msession_find(&s, m, session));
+    trn_lock(&s->mu);
+    callable *c = trn_map_deli(s->callables, (uint64_t)handle);
+    trn_unlock(&s->mu);
+    trn_msession_unref(s);
+    if (c)
+        trn_arena_free(c->arena);
+    return TRN_OK; /* as TensorFlow: releasing twice is no error */
+}
+
+void trn_master_run_callable(trn_master *m, const char *session, int64_t handle, trn_tensor *const *feeds, int n_feeds, trn_cancel *cancel, trn_step_result *out,
+                             trn_master_done done, void *arg)
+{
+    *out = (trn_step_result){0};
+    trn_msession *s;
+    trn_err err = trn_msession_find(&s, m, session);
+    if (err) {
+        done(arg, err);
+        return;
+    }
+    /* The names are copied out under the lock: a release may come at any time. */
+    trn_arena *a = trn_arena_new();
+    trn_step_req q = {0};
+    trn_lock(&s->mu);
+    callable *c = trn_map_geti(s->callables, (uint64_t)handle);
+    if (!c)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "No such callable handle: %" PRId64, handle);
+    else if (c->q.n_feeds != n_feeds)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "Expected %d feeds, but got %d", c->q.n_feeds, n_feeds);
+    else {
+        q = c->q;
+        q.feed_names = trn_dup_names(a, c->q.feed_names, (size_t)q.n_feeds);
+        q.fetches = trn_dup_names(a, c->q.fetches, (size_t)q.n_fetches);
+        q.targets = trn_dup_names(a, c->q.targets, (size_t)q.n_targets);
+        q.session = session;
+        q.feeds = feeds;
+    }
+    trn_unlock(&s->mu);
+    trn_msession_unref(s);
+    if (err)
+        done(arg, err);
+    else
+        trn_master_run(m, &q, cancel, out, done, arg); /* keeps what it needs of q */
+    trn_arena_free(a);
+}

@@ -1,0 +1,12 @@
+/* Channels to other tasks, one per address, shared by the master and every session of the process. */
+#ifndef TRN_PEERS_H
+#define TRN_PEERS_H
+
+#include "wire/rpc.h"
+
+typedef struct trn_peers trn_peers;
+trn_peers *trn_peers_new(trn_loop *const *loops, int n_loops); /* loops are shared out by address */
+void trn_peers_free(trn_peers *p);                              /* shuts every channel down */
+trn_channel *trn_peers_get(trn_peers *p, const char *address);  /* [any] a reference */
+
+#endif

@@ -699,7 +699,8 @@ void trn_parts_free(trn_part *p, int n)
 {
     for (int i = 0; i < n; i++) {
         free((char *)p[i].task);
-        trn_graph_free(p[i].graph);
+        if (p[i].graph) /* not taken over */
+            trn_graph_free(p[i].graph);
     }
     free(p);
 }

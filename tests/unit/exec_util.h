@@ -145,6 +145,18 @@ static inline trn_err run_opts(trn_plan *p, trn_run_opts o)
     return w.err;
 }
 
+typedef struct loop_run {
+    trn_plan *p;
+    trn_run_opts o;
+    waiting w;
+} loop_run;
+
+static inline void start_on_loop(void *arg_)
+{
+    loop_run *l = arg_;
+    trn_plan_run(l->p, &l->o, on_done, &l->w);
+}
+
 /* Runs and gives the floats of the first n results. */
 static inline trn_err run_f(trn_plan *p, float *out, int n)
 {

@@ -398,18 +398,6 @@ static trn_graph *threads_graph(void)
     return g;
 }
 
-typedef struct loop_run {
-    trn_plan *p;
-    trn_run_opts o;
-    waiting w;
-} loop_run;
-
-static void start_on_loop(void *arg_)
-{
-    loop_run *l = arg_;
-    trn_plan_run(l->p, &l->o, on_done, &l->w);
-}
-
 static trn_err run_on_loop(trn_loop *loop, trn_plan *p, trn_run_opts o)
 {
     loop_run l = {.p = p, .o = o};

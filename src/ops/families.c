@@ -8,6 +8,7 @@
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
+    X(trn_ops_random_param)                                                                                            \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \

@@ -3,10 +3,8 @@
  * A stateful node owns a generator; each run takes its share by moving the counter on (256 blocks per output, as TensorFlow reserves), so
  * concurrent steps never see the same samples. What a run fills then depends on the element's position only, never on threads.
  * Logarithms, sines and roots are libm's scalar ones, as TensorFlow's are: vector versions round differently. */
-#include "base/philox.h"
-#include "ops/state.h"
+#include "ops/random.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #define RESERVED 256 /* blocks that TensorFlow sets aside per output */
@@ -18,7 +16,7 @@ typedef struct generator {
     trn_philox gen;
 } generator;
 
-static trn_err generator_init(trn_kinit *ki)
+trn_err trn_random_init(trn_kinit *ki)
 {
     uint64_t seed = (uint64_t)trn_attr_int(ki->node, "seed"), seed2 = (uint64_t)trn_attr_int(ki->node, "seed2");
     if (seed == 0 && seed2 == 0) {
@@ -32,7 +30,7 @@ static trn_err generator_init(trn_kinit *ki)
     return TRN_OK;
 }
 
-static void generator_fini(void *state)
+void trn_random_fini(void *state)
 {
     generator *g = state;
     if (g)
@@ -40,7 +38,7 @@ static void generator_fini(void *state)
     free(g);
 }
 
-static trn_philox reserve(trn_kctx *k, uint64_t blocks)
+trn_philox trn_random_reserve(trn_kctx *k, uint64_t blocks)
 {
     generator *g = k->state;
     trn_lock(&g->mu);
@@ -84,39 +82,12 @@ static trn_err from_key_counter(trn_philox *out, const trn_kctx *k, int at)
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
-static trn_err shape_of_input(trn_shape *out, const trn_tensor *t)
-{
-    char text[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(t->shape.rank == 1, "shape must be a vector of {int32,int64}, got shape %s", trn_shape_text(text, &t->shape));
-    TRN_CHECK_ARG(t->count <= TRN_MAX_RANK, "shape has %lld dimensions, at most %d are possible", (long long)t->count, TRN_MAX_RANK);
-    trn_shape s = {.rank = (int32_t)t->count};
-    for (int i = 0; i < s.rank; i++) {
-        s.dim[i] = t->dtype == TRN_INT32 ? TRN_DATA(t, int32_t)[i] : TRN_DATA(t, int64_t)[i];
-        TRN_CHECK_ARG(s.dim[i] >= 0, "dimension %d of the shape is %lld: must be >= 0", i, (long long)s.dim[i]);
-    }
-    *out = s;
-    return TRN_OK;
-}
-
-/* Output 0 is what input 0 says. */
-static trn_err sh_from_input(trn_shctx *s)
-{
-    if (s->value[0])
-        return shape_of_input(&s->out[0], s->value[0]);
-    if (s->in[0].rank == 1 && s->in[0].dim[0] >= 0 && s->in[0].dim[0] <= TRN_MAX_RANK) {
-        s->out[0].rank = (int32_t)s->in[0].dim[0];
-        for (int i = 0; i < s->out[0].rank; i++)
-            s->out[0].dim[i] = -1;
-    }
-    return TRN_OK;
-}
-
 /* Output 0 is what input 0 says, followed by the shape of input 1. */
 static trn_err sh_from_input_and_params(trn_shctx *s)
 {
     trn_shape a = trn_shape_unknown();
     if (s->value[0])
-        TRN_TRY(shape_of_input(&a, s->value[0]));
+        TRN_TRY(trn_shape_from(&a, s->value[0], false));
     const trn_shape *b = &s->in[1];
     if (a.rank < 0 || b->rank < 0 || a.rank + b->rank > TRN_MAX_RANK)
         return TRN_OK;
@@ -145,31 +116,6 @@ static trn_err sh_key_counter(trn_shctx *s)
 /* ---- filling a tensor ----------------------------------------------------------------------------------------- */
 
 typedef enum dist { UNIFORM, NORMAL, TRUNCATED, UNIFORM_INT, FULL_INT } dist;
-
-/* 2·log and the angle are computed in TensorFlow's mixture of precisions. */
-static inline void box_muller_f32(uint32_t x0, uint32_t x1, float *f0, float *f1)
-{
-    float u1 = trn_philox_f32(x0);
-    if (u1 < 1.0e-7f)
-        u1 = 1.0e-7f;
-    float v1 = (float)(2.0f * M_PI * (double)trn_philox_f32(x1));
-    float u2 = sqrtf(-2.0f * logf(u1));
-    sincosf(v1, f0, f1);
-    *f0 *= u2;
-    *f1 *= u2;
-}
-
-static inline void box_muller_f64(const uint32_t x[4], double *d0, double *d1)
-{
-    double u1 = trn_philox_f64(x[0], x[1]);
-    if (u1 < 1.0e-7)
-        u1 = 1.0e-7;
-    double v1 = 2 * M_PI * trn_philox_f64(x[2], x[3]);
-    double u2 = sqrt(-2.0 * log(u1));
-    sincos(v1, d0, d1);
-    *d0 *= u2;
-    *d1 *= u2;
-}
 
 #define LANES 8
 #define CHUNK 32 /* blocks turned into elements at a time */
@@ -231,12 +177,12 @@ static void to_normal(trn_dtype dtype, void *out, const uint32_t *u, int n)
 {
     if (dtype == TRN_DOUBLE) {
         for (int i = 0; i < n; i += 4)
-            box_muller_f64(u + i, (double *)out + i / 2, (double *)out + i / 2 + 1);
+            trn_box_muller_f64(u + i, (double *)out + i / 2, (double *)out + i / 2 + 1);
         return;
     }
     for (int i = 0; i < n; i += 2) {
         float f[2];
-        box_muller_f32(u[i], u[i + 1], &f[0], &f[1]);
+        trn_box_muller_f32(u[i], u[i + 1], &f[0], &f[1]);
         for (int j = 0; j < 2; j++)
             switch (dtype) {
             case TRN_HALF: ((trn_half *)out)[i + j] = trn_half_from_f32(f[j]); break;
@@ -310,15 +256,15 @@ static void fill_truncated(void *arg, int64_t begin, int64_t end)
             trn_philox_next(&p, u);
             if (f->dtype == TRN_DOUBLE) {
                 double d[2];
-                box_muller_f64(u, &d[0], &d[1]);
+                trn_box_muller_f64(u, &d[0], &d[1]);
                 for (int i = 0; i < 2 && have < n; i++)
                     if (fabs(d[i]) < 2.0)
                         ((double *)f->data)[first + have++] = d[i];
                 continue;
             }
             float x[4];
-            box_muller_f32(u[0], u[1], &x[0], &x[1]);
-            box_muller_f32(u[2], u[3], &x[2], &x[3]);
+            trn_box_muller_f32(u[0], u[1], &x[0], &x[1]);
+            trn_box_muller_f32(u[2], u[3], &x[2], &x[3]);
             for (int i = 0; i < 4 && have < n; i++) {
                 if (!(fabsf(x[i]) < 2.0f))
                     continue;
@@ -345,7 +291,7 @@ static void fill(trn_kctx *k, trn_tensor *t, trn_philox gen, dist kind, uint64_t
 static trn_err out_of_shape(trn_tensor **out, trn_kctx *k)
 {
     trn_shape s;
-    TRN_TRY(shape_of_input(&s, trn_in(k, 0)));
+    TRN_TRY(trn_shape_from(&s, trn_in(k, 0), false));
     return trn_out_new(out, k, 0, k->node->out_types[0], &s);
 }
 
@@ -353,7 +299,7 @@ static trn_err stateful_fill(trn_kctx *k, dist kind)
 {
     trn_tensor *t;
     TRN_TRY(out_of_shape(&t, k));
-    fill(k, t, reserve(k, (uint64_t)t->count * RESERVED), kind, 0, 0);
+    fill(k, t, trn_random_reserve(k, (uint64_t)t->count * RESERVED), kind, 0, 0);
     return TRN_OK;
 }
 static trn_err random_uniform(trn_kctx *k) { return stateful_fill(k, UNIFORM); }
@@ -386,7 +332,7 @@ static trn_err random_uniform_int(trn_kctx *k)
         return TRN_OK;
     uint64_t lo, range;
     TRN_TRY(int_range(&lo, &range, k, 1));
-    fill(k, t, reserve(k, (uint64_t)t->count * RESERVED), UNIFORM_INT, lo, range);
+    fill(k, t, trn_random_reserve(k, (uint64_t)t->count * RESERVED), UNIFORM_INT, lo, range);
     return TRN_OK;
 }
 
@@ -455,7 +401,7 @@ static trn_err random_shuffle(trn_kctx *k)
         return TRN_OK;
     }
     TRN_CHECK_ARG(rows <= UINT32_MAX, "%lld rows are too many to shuffle", (long long)rows);
-    trn_philox1 rng = trn_philox1_of(reserve(k, (uint64_t)(rows - 1 + 3) / 4));
+    trn_philox1 rng = trn_philox1_of(trn_random_reserve(k, (uint64_t)(rows - 1 + 3) / 4));
     uint32_t *order = malloc((size_t)rows * sizeof *order);
     if (!order)
         return trn_err_oom();
@@ -570,7 +516,7 @@ static trn_err multinomial(trn_kctx *k)
     TRN_TRY(multinomial_shape(&s, k));
     trn_philox gen = {0};
     if (s.dim[0] && s.dim[1]) /* a double is two samples */
-        gen = reserve(k, (uint64_t)(s.dim[0] * ((s.dim[1] + 3) / 4 * 4 * 2)) * RESERVED);
+        gen = trn_random_reserve(k, (uint64_t)(s.dim[0] * ((s.dim[1] + 3) / 4 * 4 * 2)) * RESERVED);
     return multinomial_fill(k, &s, gen);
 }
 
@@ -609,7 +555,7 @@ static double next_normal(doubles *d)
     if (d->left_n == 0) {
         uint32_t x[4];
         trn_philox_next(&d->gen, x);
-        box_muller_f64(x, &d->n[0], &d->n[1]);
+        trn_box_muller_f64(x, &d->n[0], &d->n[1]);
         d->left_n = 2;
     }
     return d->n[--d->left_n];
@@ -727,7 +673,7 @@ static trn_err sample(trn_kctx *k, void (*piece)(void *, int64_t, int64_t))
 {
     const trn_tensor *param = trn_in(k, 1);
     trn_shape shape;
-    TRN_TRY(shape_of_input(&shape, trn_in(k, 0)));
+    TRN_TRY(trn_shape_from(&shape, trn_in(k, 0), false));
     struct sampled s = {.param = param};
     TRN_TRY(trn_shape_count(&s.per_param, &shape));
     TRN_CHECK_ARG(shape.rank + param->shape.rank <= TRN_MAX_RANK, "the output would have more than %d dimensions", TRN_MAX_RANK);
@@ -736,7 +682,7 @@ static trn_err sample(trn_kctx *k, void (*piece)(void *, int64_t, int64_t))
     TRN_TRY(trn_out_new(&s.out, k, 0, k->node->out_types[0], &shape));
     if (s.out->count == 0)
         return TRN_OK;
-    s.gen = reserve(k, (uint64_t)s.out->count * RESERVED);
+    s.gen = trn_random_reserve(k, (uint64_t)s.out->count * RESERVED);
     switch (s.out->dtype) {
     case TRN_HALF: s.highest = 65504; break;
     case TRN_FLOAT: s.highest = 0x1.fffffep127; break;
@@ -754,12 +700,12 @@ static trn_err random_poisson(trn_kctx *k) { return sample(k, poisson_piece); }
 
 /* clang-format off */
 #define SEEDS "seed:int=0, seed2:int=0"
-#define OWN_GENERATOR TRN_OP_STATEFUL, generator_init, generator_fini
+#define OWN_GENERATOR TRN_OP_STATEFUL, trn_random_init, trn_random_fini
 const trn_op trn_ops_random[] = {
-    {"RandomUniform", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_uniform, OWN_GENERATOR},
-    {"RandomStandardNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_normal, OWN_GENERATOR},
-    {"TruncatedNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", sh_from_input, random_truncated, OWN_GENERATOR},
-    {"RandomUniformInt", "shape:T, minval:Tout, maxval:Tout -> output:Tout; " SEEDS ", Tout:i32|i64, T:i32|i64", sh_from_input,
+    {"RandomUniform", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", trn_sh_in0_shape, random_uniform, OWN_GENERATOR},
+    {"RandomStandardNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", trn_sh_in0_shape, random_normal, OWN_GENERATOR},
+    {"TruncatedNormal", "shape:T -> output:dtype; " SEEDS ", dtype:float, T:i32|i64", trn_sh_in0_shape, random_truncated, OWN_GENERATOR},
+    {"RandomUniformInt", "shape:T, minval:Tout, maxval:Tout -> output:Tout; " SEEDS ", Tout:i32|i64, T:i32|i64", trn_sh_in0_shape,
      random_uniform_int, OWN_GENERATOR},
     {"RandomShuffle", "value:T -> output:T; " SEEDS ", T:any", trn_sh_same, random_shuffle, OWN_GENERATOR},
     {"Multinomial", "logits:T, num_samples:i32 -> output:output_dtype; " SEEDS ", T:float, output_dtype:i32|i64=i64", sh_multinomial,
@@ -772,32 +718,32 @@ const trn_op trn_ops_random[] = {
      "shape:S, rate:R -> output:dtype; " SEEDS ", S:i32|i64, R:f16|f32|f64|i32|i64=f64, dtype:f16|f32|f64|i32|i64=i64",
      sh_from_input_and_params, random_poisson, OWN_GENERATOR},
 
-    {"StatelessRandomUniform", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+    {"StatelessRandomUniform", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", trn_sh_in0_shape,
      stateless_uniform, 0},
-    {"StatelessRandomNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+    {"StatelessRandomNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", trn_sh_in0_shape,
      stateless_normal, 0},
-    {"StatelessTruncatedNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", sh_from_input,
+    {"StatelessTruncatedNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", trn_sh_in0_shape,
      stateless_truncated, 0},
     {"StatelessRandomUniformInt",
-     "shape:T, seed:Tseed, minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64, T:i32|i64, Tseed:i32|i64=i64", sh_from_input,
+     "shape:T, seed:Tseed, minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64, T:i32|i64, Tseed:i32|i64=i64", trn_sh_in0_shape,
      stateless_uniform_int, 0},
     {"StatelessRandomUniformFullInt",
-     "shape:T, seed:Tseed -> output:dtype; dtype:i32|i64|u32|u64=u64, T:i32|i64=i32, Tseed:i32|i64|u32|u64=i64", sh_from_input,
+     "shape:T, seed:Tseed -> output:dtype; dtype:i32|i64|u32|u64=u64, T:i32|i64=i32, Tseed:i32|i64|u32|u64=i64", trn_sh_in0_shape,
      stateless_full_int, 0},
     {"StatelessRandomUniformV2",
-     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", trn_sh_in0_shape,
      stateless_uniform_v2, 0},
     {"StatelessRandomNormalV2",
-     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", trn_sh_in0_shape,
      stateless_normal_v2, 0},
     {"StatelessTruncatedNormalV2",
-     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", sh_from_input,
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:float=f32, Tshape:i32|i64=i32", trn_sh_in0_shape,
      stateless_truncated_v2, 0},
     {"StatelessRandomUniformIntV2",
      "shape:Tshape, key:u64, counter:u64, alg:i32, minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64, Tshape:i32|i64=i32",
-     sh_from_input, stateless_uniform_int_v2, 0},
+     trn_sh_in0_shape, stateless_uniform_int_v2, 0},
     {"StatelessRandomUniformFullIntV2",
-     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:i32|i64|u32|u64=u64, Tshape:i32|i64=i32", sh_from_input,
+     "shape:Tshape, key:u64, counter:u64, alg:i32 -> output:dtype; dtype:i32|i64|u32|u64=u64, Tshape:i32|i64=i32", trn_sh_in0_shape,
      stateless_full_int_v2, 0},
     {"StatelessRandomGetKeyCounter", "seed:Tseed -> key:u64, counter:u64; Tseed:i32|i64=i64", sh_key_counter, get_key_counter,
      TRN_OP_CHEAP},

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "statetest.h"
 
@@ -275,6 +276,48 @@ static void gamma_and_poisson(void **state)
     st_free(s);
 }
 
+static const struct {
+    trn_dtype dtype;
+    double lo, hi;
+    uint64_t hash; /* ParameterizedTruncatedNormal of mean 0.5, deviation 1.5, seeds 3 and 4, shape [150], two runs */
+} goldens_between[] = {
+    {TRN_FLOAT, -2.0, 2.0, 0x5357ac16857185f4},
+    {TRN_FLOAT, 3.0, INFINITY, 0xcb2aff04cef4f243},
+    {TRN_FLOAT, 1.0, 1.25, 0xd3546d3e3ef8ed7a},
+    {TRN_DOUBLE, -2.0, 2.0, 0x4c81592994208b50},
+    {TRN_DOUBLE, 3.0, INFINITY, 0x92db9bc37522c627},
+    {TRN_DOUBLE, 1.0, 1.25, 0xeab243d31613b90f},
+};
+
+static trn_tensor *real_scalar(trn_dtype dtype, double v) { return dtype == TRN_FLOAT ? trn_tensor_f32((float)v) : trn_tensor_f64(v); }
+
+static void between_bounds(void **state)
+{
+    int64_t dim = 150;
+    for (size_t i = 0; i <= TRN_COUNTOF(goldens_between); i++) {
+        bool last = i == TRN_COUNTOF(goldens_between); /* bounds the wrong way round */
+        trn_dtype dtype = last ? TRN_FLOAT : goldens_between[i].dtype;
+        st *s = st_new();
+        st_node *n = st_op(s, "ParameterizedTruncatedNormal", "t");
+        st_type(s, n, "dtype", dtype);
+        st_type(s, n, "T", TRN_INT64);
+        seeds34(s, n);
+        trn_value out[1], in[5] = {st_t(shape_tensor(1, &dim)), st_t(real_scalar(dtype, .5)), st_t(real_scalar(dtype, 1.5)),
+                                   st_t(real_scalar(dtype, last ? 2 : goldens_between[i].lo)),
+                                   st_t(real_scalar(dtype, last ? 1 : goldens_between[i].hi))};
+        if (last) {
+            trn_err err = st_run(s, n, in, 5, out);
+            assert_int_equal(trn_err_code(err), TRN_INVALID_ARGUMENT);
+            trn_err_free(err);
+        } else {
+            assert_int_equal(hash_runs(s, n, in, 5, 2), goldens_between[i].hash);
+        }
+        for (int j = 0; j < 5; j++)
+            st_drop(in[j]);
+        st_free(s);
+    }
+}
+
 /* Without seeds two nodes differ; bad shapes are refused. */
 static void unseeded_and_bad(void **state)
 {
@@ -321,6 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),         cmocka_unit_test(same_integers),     cmocka_unit_test(key_and_counter),
         cmocka_unit_test(shuffle_and_sample), cmocka_unit_test(gamma_and_poisson), cmocka_unit_test(unseeded_and_bad),
+        cmocka_unit_test(between_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,8 @@ static void partial_unref(void *v)
     partial *p = v;
     if (!p || atomic_fetch_sub_explicit(&p->ref, 1, memory_order_acq_rel) != 1)
         return;
+    if (p->step)
+        trn_worker_step_clean(p->step->w, p->step->id);
     trn_built_unref(p->b);
     trn_wstep_unref(p->step);
     trn_cancel_unref(p->cancel);

@@ -66,7 +66,8 @@ static void ignore_reply(void *arg, trn_err err, const trn_msg *msg)
 
 static void clean_up(mstep *st)
 {
-    trn_worker_step_clean(st->s->m->w, st->id);
+    if (!st->b->partial) /* fetches of a partial run wait in our half until they are asked for: partial.c cleans it */
+        trn_worker_step_clean(st->s->m->w, st->id);
     for (int i = 0; i < st->b->n_parts; i++) {
         trn_sb s = {0};
         trn_out_msg m = {0};

@@ -2,6 +2,10 @@
 #include "op/families.h"
 
 #define FAMILIES(X)                                                                                                    \
+    X(trn_ops_array)                                                                                                   \
+    X(trn_ops_array2)                                                                                                  \
+    X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_cast)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_math_binary)                                                                                             \
@@ -9,6 +13,7 @@
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \
+    X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \

@@ -119,6 +119,16 @@ trn_err trn_fill_elems(trn_tensor *dst, int64_t at, int64_t n, const trn_tensor 
 void trn_zero_elems(trn_tensor *dst, int64_t at, int64_t n);
 void trn_row_strides(int64_t *stride, const trn_shape *s);
 
+/* A StridedSlice's inputs and masks applied to a shape: where it starts, how it walks, what comes out. */
+typedef struct trn_strided {
+    int64_t begin[TRN_MAX_RANK], stride[TRN_MAX_RANK], size[TRN_MAX_RANK]; /* per input dim; begin is inside unless size is 0 */
+    trn_shape out;                                                        /* with new axes, without shrunk ones */
+    bool whole;                                                           /* everything, in order */
+} trn_strided;
+/* begin, end, strides: i16, i32 or i64 vectors of one length; masks from the node's attrs. */
+trn_err trn_strided_make(trn_strided *out, const trn_node *n, const trn_shape *x, const trn_tensor *begin, const trn_tensor *end,
+                         const trn_tensor *strides) TRN_MUST_USE;
+
 /* ---- small input tensors ---------------------------------------------------------------------------------------- */
 
 /* Element i of an i16, i32 or i64 tensor. */

@@ -1,1 +1,264 @@
+"""Casting, shapes, moving and choosing elements."""
+import numpy as np
+import tensorflow as tf
+
+from cases_math import BF16, CPLX, FLOATS, INTS, NUM, REAL, SHAPES, rand
 from kernels import Case as C
+
+BASIC = NUM + [np.bool_, object]
+SOME = [np.float32, np.int64, np.bool_, object, np.complex128, np.float16, np.int8]
+
+
+def i32(*v):
+    return np.array(v[0] if len(v) == 1 else v, np.int32)
+
+
+def pick(rng, quick, types=BASIC, n=4):
+    """All types, or in quick mode a few."""
+    return [types[i] for i in rng.permutation(len(types))[:n]] if quick else types
+
+
+def cases_cast(rng, quick):
+    types = NUM + [np.bool_]
+    for a in types:
+        for b in types:
+            for shape in ((), (7,), (3, 600)) if not quick else ((5,),):
+                yield C("Cast", [rand(rng, a, shape, 0 if np.issubdtype(b, np.unsignedinteger) else -5, 5)], DstT=tf.as_dtype(b))
+    for b in (np.int32, np.int64, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64):
+        for a in (np.float32, np.float64):
+            yield C("Cast", [np.array([1e20, -1e20, np.nan, np.inf, 300.7, -300.7, 70000, 3e9, -3e9], a)], DstT=tf.as_dtype(b))
+    for a, b in ((np.float32, tf.bfloat16), (np.float32, tf.float16), (np.float64, tf.float32), (np.float64, tf.float16), (np.float64, tf.bfloat16)):
+        yield C("Cast", [rand(rng, a, (50,))], DstT=b, Truncate=True, tol=0)
+    yield C("Cast", [rand(rng, object, (3,))], DstT=tf.string)
+    yield C("Bitcast", [rand(rng, np.float32, (3, 2))], type=tf.int32)
+    yield C("Bitcast", [rand(rng, np.float64, (3, 2))], type=tf.uint8)
+    yield C("Bitcast", [rand(rng, np.uint8, (3, 4))], type=tf.float32)
+    yield C("Bitcast", [rand(rng, np.uint8, (3, 2))], type=tf.float32)
+    yield C("Bitcast", [rand(rng, np.uint8, ())], type=tf.float32)
+    yield C("Bitcast", [rand(rng, np.complex64, (2,))], type=tf.float32)
+
+
+def cases_shapes(rng, quick):
+    for t in pick(rng, quick):
+        for shape in SHAPES:
+            x = rand(rng, t, shape)
+            for o in (tf.int32, tf.int64):
+                yield C("Shape", [x], out_type=o)
+                yield C("Size", [x], out_type=o)
+            yield C("Rank", [x])
+            n = x.size
+            for want in ([-1], [n], [1, n], [n, -1] if n else [0, 3], [2, -1], [-1, -1], [n + 1], [-2], [0, -1], [3, 0, 2], []):
+                yield C("Reshape", [x, np.array(want, np.int32 if n % 2 else np.int64)])
+            for d in range(-len(shape) - 2, len(shape) + 2):
+                yield C("ExpandDims", [x, np.array(d, np.int32)])
+    yield C("ShapeN", [[rand(rng, np.float32, s) for s in SHAPES]], out_type=tf.int64)
+    yield C("Reshape", [rand(rng, np.float32, (4,)), np.array(4, np.int32)])
+    yield C("Reshape", [rand(rng, np.float32, (4,)), np.array([[2, 2]], np.int32)])
+    yield C("Reshape", [rand(rng, np.float32, (4,)), np.array([1 << 40, 1 << 40], np.int64)])
+    yield C("ExpandDims", [rand(rng, np.float32, (4,)), np.array([0], np.int32)])
+    for shape in ((1, 3, 1), (1,), (), (2, 1, 0), (3,)):
+        for dims in ([], [0], [-1], [1], [0, 2], [5]):
+            yield C("Squeeze", [rand(rng, np.int32, shape)], squeeze_dims=dims)
+    for shape, want in (((2, 3), [2, None]), ((2, 3), None), ((2, 3), [3, 3]), ((2, 3), [6])):
+        yield C("EnsureShape", [rand(rng, np.float32, shape)], shape=want)
+
+
+def cases_fill(rng, quick):
+    for t in BASIC:
+        for dims in ([], [3], [2, 3], [0], [700]):
+            yield C("Fill", [np.array(dims, np.int32), rand(rng, t, ())])
+        for shape in SHAPES:
+            yield C("ZerosLike", [rand(rng, t, shape)])
+            if t is not object:
+                yield C("OnesLike", [rand(rng, t, shape)])
+    yield C("Fill", [np.array([-1], np.int32), rand(rng, np.float32, ())])
+    yield C("Fill", [np.array([2], np.int64), rand(rng, np.float32, (2,))])
+    yield C("Fill", [np.array([[2]], np.int64), rand(rng, np.float32, ())])
+    yield C("Fill", [np.array([1 << 40, 1 << 40], np.int64), rand(rng, np.float32, ())])
+    for t in (np.int32, np.int64, np.float32, np.float64):
+        for a, b, d in ((0, 5, 1), (5, 0, -2), (0, 5, 2), (0, 0, 1), (3, 3, -1), (5, 0, 1), (0, 5, -1), (0, 5, 0), (-3, 4, 3), (7, 1, -3)):
+            yield C("Range", [np.array(a, t), np.array(b, t), np.array(d, t)])
+    for a, b, d in ((0, 1, 0.1), (0.5, -2, -0.3), (0, 1, 1 / 3.), (1e6, 1e6 + 3, 0.5)):
+        for t in (np.float32, np.float64):
+            yield C("Range", [np.array(a, t), np.array(b, t), np.array(d, t)])
+    yield C("Range", [i32([0, 1]), i32(4), i32(1)])
+    for t in (np.float32, np.float64):
+        for a, b, n in ((0, 1, 5), (3, -2, 4), (1, 1, 3), (2, 5, 1), (0, 1, 0), (0, 1, -1), (0.1, 0.7, 100)):
+            yield C("LinSpace", [np.array(a, t), np.array(b, t), np.array(n, np.int32)], atol=1e-6)
+
+
+def cases_axis(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((), (3,), (2, 3), (2, 3, 4), (0,), (2, 0)):
+            r = len(shape)
+            for axis in range(-r - 2, r + 2):
+                n = rng.randint(1, 4)
+                yield C("Pack", [[rand(rng, t, shape) for _ in range(n)]], axis=axis)
+            for axis in range(-r - 1, r + 1):
+                ok = -r <= axis < r
+                yield C("Unpack", [rand(rng, t, shape)], axis=axis, num=shape[axis] if ok else 1)
+                for n in (2, 3):
+                    xs = []
+                    for _ in range(n):
+                        s = list(shape)
+                        if ok:
+                            s[axis] = rng.randint(0, 4)
+                        xs.append(rand(rng, t, s))
+                    yield C("ConcatV2", [xs, np.array(axis, np.int32 if n == 2 else np.int64)])
+                    yield C("Concat", [np.array(axis, np.int32), xs])
+                for n in (1, 2, 3):
+                    yield C("Split", [np.array(axis, np.int32), rand(rng, t, shape)], num_split=n)
+                if ok:
+                    for sizes in ([shape[axis]], [1, -1], [-1, 1, 1], [2, 1], [-1, -1], [1, -2], [9, -1]):
+                        yield C("SplitV", [rand(rng, t, shape), np.array(sizes, np.int64), np.array(axis, np.int32)], num_split=len(sizes))
+    yield C("Pack", [[rand(rng, np.float32, (2,)), rand(rng, np.float32, (3,))]])
+    yield C("Unpack", [rand(rng, np.float32, (2,))], num=3)
+    yield C("ConcatV2", [[rand(rng, np.float32, (2, 2)), rand(rng, np.float32, (2, 3))], np.array(0, np.int32)])
+    yield C("ConcatV2", [[rand(rng, np.float32, (2, 2)), rand(rng, np.float32, (2,))], np.array(0, np.int32)])
+    yield C("ConcatV2", [[rand(rng, np.float32, (2,)), rand(rng, np.float32, (2,))], np.array([0], np.int32)])
+    yield C("ConcatOffset", [i32(1), [i32(2, 3), i32(2, 5), i32(2, 1)]])
+    yield C("ConcatOffset", [i32(-1), [i32(2, 3), i32(2, 5), i32(2, 1)]])
+    yield C("ConcatOffset", [i32(0), [i32(2, 3), i32(2, 5)]])
+    yield C("ConcatOffset", [i32(2), [i32(2, 3), i32(2, 5)]])
+    yield C("ConcatOffset", [i32(0), [i32(2, 3), i32([2])]])
+    if not quick:
+        yield C("ConcatV2", [[rand(rng, np.float32, (300, 500)) for _ in range(3)], np.array(1, np.int32)])
+
+
+def cases_slice(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((5,), (3, 4), (2, 3, 4), (0, 3), ()):
+            for _ in range(4):
+                b = [rng.randint(0, d + 1) for d in shape]
+                n = [rng.choice([-1, rng.randint(0, d - x + 1)]) for x, d in zip(b, shape)]
+                yield C("Slice", [rand(rng, t, shape), np.array(b, np.int32), np.array(n, np.int32)])
+    x = rand(rng, np.float32, (3, 4))
+    for b, n in (([0], [1]), ([4, 0], [0, 0]), ([1, 1], [3, 1]), ([-1, 0], [1, 1]), ([0, 0], [-2, 1])):
+        yield C("Slice", [x, np.array(b, np.int64), np.array(n, np.int64)])
+
+
+def random_spec(rng, shape):
+    """begin, end, strides and masks, with new axes and an ellipsis."""
+    entries, masks = [], dict(begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0)
+    dims = rng.randint(0, len(shape) + 1)
+    ell = rng.randint(0, dims + 1) if rng.rand() < 0.3 else -1
+    d = 0
+    i = 0
+    while d < dims or i == ell:
+        if i == ell:
+            masks["ellipsis_mask"] |= 1 << i
+            entries.append((0, 0, 1))
+            ell = -2
+        elif rng.rand() < 0.15:
+            masks["new_axis_mask"] |= 1 << i
+            entries.append((0, 0, 1))
+        else:
+            n = shape[d]
+            if rng.rand() < 0.2 and n:
+                masks["shrink_axis_mask"] |= 1 << i
+                b = rng.randint(-n, n)
+                entries.append((b, b + 1, 1))
+            else:
+                s = rng.choice([1, 1, 2, 3, -1, -2])
+                entries.append((rng.randint(-n - 2, n + 3), rng.randint(-n - 2, n + 3), s))
+                for m in ("begin_mask", "end_mask"):
+                    if rng.rand() < 0.3:
+                        masks[m] |= 1 << i
+            d += 1
+        i += 1
+    return [np.array([e[k] for e in entries], np.int32) for k in range(3)], masks
+
+
+def cases_strided(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((7,), (3, 4), (2, 3, 4), (4, 3, 2, 2), (0, 3), ()):
+            for _ in range(8 if quick else 12):
+                (b, e, s), masks = random_spec(rng, shape)
+                yield C("StridedSlice", [rand(rng, t, shape), b, e, s], **masks)
+    for t in (np.float32, np.int64, np.bool_):
+        for shape in ((7,), (3, 4), (2, 3, 4)):
+            for _ in range(8):
+                (b, e, s), masks = random_spec(rng, shape)
+                try:
+                    y = tf.raw_ops.StridedSlice(input=tf.zeros(shape), begin=b, end=e, strides=s, **masks)
+                except tf.errors.InvalidArgumentError:
+                    continue
+                dy = rand(rng, t, y.shape)
+                yield C("StridedSliceGrad", [np.array(shape, np.int32), b, e, s, dy], **masks)
+                yield C("TensorStridedSliceUpdate", [rand(rng, t, shape), b, e, s, dy], **masks)
+    x = rand(rng, np.float32, (3, 4))
+    for b, e, s, m in (([0, 0, 0], [1, 1, 1], [1, 1, 1], {}), ([0], [1], [0], {}), ([5], [6], [1], dict(shrink_axis_mask=1)), ([0, 0], [1, 1], [1, 1], dict(ellipsis_mask=3)),
+                       ([0], [1, 2], [1], {}), ([0], [3], [-1], dict(shrink_axis_mask=1)), ([2], [2], [1], {}), ([2 ** 31 - 1], [-2 ** 31], [-1], {})):
+        yield C("StridedSlice", [x, i32(b), i32(e), i32(s)], **m)
+    yield C("StridedSliceGrad", [i32(3, 4), i32([0]), i32([2]), i32([1]), rand(rng, np.float32, (3, 4))])
+
+
+def cases_move(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((), (5,), (3, 4), (2, 3, 4), (2, 1, 3, 2), (2, 3, 2, 2, 3), (0, 3), (20, 30)):
+            r = len(shape)
+            x = rand(rng, t, shape)
+            for _ in range(3):
+                p = rng.permutation(r)
+                yield C("Transpose", [x, p.astype(np.int32)])
+                yield C("ConjugateTranspose", [x, p.astype(np.int64)])
+                ax = [a for a in range(r) if rng.rand() < 0.5]
+                yield C("ReverseV2", [x, np.array([a - r if rng.rand() < 0.3 else a for a in ax], np.int32)])
+                yield C("Tile", [x, np.array([rng.randint(0, 4) if rng.rand() < 0.7 else 1 for _ in range(r)], np.int32)])
+                bs = [1 if rng.rand() < 0.5 else d for d in shape]
+                yield C("BroadcastTo", [rand(rng, t, bs), np.array(([2] if rng.rand() < 0.3 else []) + list(shape), np.int32)])
+                pads = rng.randint(0, 3, (r, 2)).astype(np.int32)
+                yield C("Pad", [x, pads])
+                if t is not object or True:
+                    yield C("PadV2", [x, pads.astype(np.int64), rand(rng, t, ())])
+                if shape and 0 not in shape:
+                    lim = np.array(shape)[:, None]
+                    p = (rng.rand(r, 2) * (lim + 0.99)).astype(np.int32)
+                    yield C("MirrorPad", [x, p], mode="SYMMETRIC")
+                    yield C("MirrorPad", [x, np.minimum(p, lim - 1).astype(np.int64)], mode="REFLECT")
+    x = rand(rng, np.float32, (3, 4))
+    yield C("Reverse", [x, np.array([True, False])])
+    for p in ([0], [0, 0], [0, 2], [1, 0, 2]):
+        yield C("Transpose", [x, i32(p)])
+    for a in ([2], [0, 0], [-3]):
+        yield C("ReverseV2", [x, i32(a)])
+    for m in ([1], [-1, 2], [2, 3, 4]):
+        yield C("Tile", [x, i32(m)])
+    for s in ([4], [3, 5], [2, 3, 4], [3, -1], [0, 4]):
+        yield C("BroadcastTo", [x, i32(s)])
+    for p in ([[1, 1]], [[-1, 0], [0, 0]], [[0, 0, 0], [0, 0, 0]]):
+        yield C("Pad", [x, i32(p)])
+    yield C("MirrorPad", [x, i32([[3, 0], [0, 0]])], mode="REFLECT")
+    yield C("MirrorPad", [x, i32([[4, 0], [0, 0]])], mode="SYMMETRIC")
+    for a, b in (((2, 3), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (2,)), ((2, 1), (1,)), ((1, 1), (1, 1)), ((0, 3), (1,)), ((2,), (3,)), ((5, 1, 3), (4, 1)), ((1,), ())):
+        a, b = np.array(a, np.int32), np.array(b, np.int32)
+        yield C("BroadcastArgs", [a, b])
+        yield C("BroadcastGradientArgs", [a, b])
+        yield C("BroadcastGradientArgs", [b.astype(np.int64), a.astype(np.int64)])
+    for shape, sd, bd, lens in (((3, 4), 1, 0, [2, 0, 4]), ((4, 3), 0, 1, [1, 4, 2]), ((2, 3, 4, 2), 2, 0, [3, 1]), ((3, 4), 1, 0, [5, 0, 0]), ((3, 4), 1, 1, [1, 1, 1]), ((3, 4), 1, 0, [1, 1])):
+        yield C("ReverseSequence", [rand(rng, np.int32, shape), np.array(lens, np.int64)], seq_dim=sd, batch_dim=bd)
+
+
+def cases_diag(rng, quick):
+    for t in (np.float32, np.float64, np.int32, np.complex64):
+        for shape in ((3,), (2, 3), (0,), ()):
+            yield C("Diag", [rand(rng, t, shape)])
+            yield C("MatrixDiag", [rand(rng, t, shape)])
+        for shape in ((3, 3), (2, 3, 2, 3), (2, 3), (3,), (0, 0)):
+            yield C("DiagPart", [rand(rng, t, shape)])
+            yield C("MatrixDiagPart", [rand(rng, t, shape)])
+        for shape in ((3, 4), (4, 3), (2, 3, 3), (0, 2)):
+            d = shape[:-2] + (min(shape[-2:]),)
+            yield C("MatrixSetDiag", [rand(rng, t, shape), rand(rng, t, d)])
+            for lo, up in ((0, 0), (-1, 0), (0, -1), (1, 2), (-1, -1), (2, 0), (9, 0), (0, 9)):
+                yield C("MatrixBandPart", [rand(rng, t, shape), np.array(lo, np.int64), np.array(up, np.int64)])
+    yield C("MatrixSetDiag", [rand(rng, np.float32, (3, 3)), rand(rng, np.float32, (2,))])
+    for t in pick(rng, quick):
+        for shape in ((), (5,), (2, 3), (0,)):
+            for axis in range(-1, len(shape) + 2):
+                yield C("OneHot", [rand(rng, np.int32, shape, -1, 5), i32(4), rand(rng, t, ()), rand(rng, t, ())], axis=axis)
+    yield C("OneHot", [rand(rng, np.uint8, (3,), 0, 5), i32(0), np.float32(1), np.float32(0)])
+    yield C("OneHot", [rand(rng, np.int64, (3,), 0, 5), i32(-1), np.float32(1), np.float32(0)])
+    for p in ([2, 0, 1], [0], [], [1, 1], [0, 3], [-1, 0]):
+        yield C("InvertPermutation", [np.array(p, np.int32)])
+        yield C("InvertPermutation", [np.array(p, np.int64)])

@@ -187,3 +187,67 @@ def cases_addn(rng, quick):
             for shape in ((), (3, 4), (0,), (1300,)):
                 yield C("AddN", [[rand(rng, t, shape) for _ in range(n)]], tol=2e-5, atol=0.5 if t is BF16 else 0.06 if t is np.float16 else 1e-5)
     yield C("AddN", [[rand(rng, np.float32, (3,)), rand(rng, np.float32, (4,))]])
+
+
+def axes_of(rng, rank):
+    n = rng.randint(0, rank + 1)
+    a = rng.permutation(rank)[:n]
+    return np.array([x - rank if rng.rand() < 0.3 else x for x in a], np.int64)
+
+
+def cases_reduce(rng, quick):
+    rank_shapes = [(), (1,), (7,), (3, 4), (4, 1, 3), (2, 3, 4), (3, 2, 2, 3), (2, 3, 2, 2, 3), (0,), (3, 0), (0, 3), (2, 0, 2), (1, 1)]
+    for op, types in (("Sum", NUM), ("Mean", NUM), ("Prod", NUM), ("Max", REAL), ("Min", REAL), ("All", [np.bool_]), ("Any", [np.bool_])):
+        for t in types:
+            atol = None if t in INTS or t is np.bool_ else {np.float16: 0.06, BF16: 0.5}.get(t, 2e-6 if t in (np.float32, np.complex64) else 1e-13)
+            for shape in rank_shapes if not quick else rank_shapes[::2]:
+                for _ in range(1 if quick else 4):
+                    x = rand(rng, t, shape, 1 if op == "Prod" else -5, 2 if op == "Prod" else 5)
+                    ax = axes_of(rng, len(shape))
+                    if op == "Mean" and t in INTS and 0 in shape:
+                        continue  # TensorFlow divides by zero there
+                    yield C(op, [x, ax.astype(rng.choice([np.int32, np.int64]))], keep_dims=bool(rng.rand() < 0.4), atol=atol,
+                            tol=1e-5 if t in CPLX else 5e-2 if t is BF16 else None)
+        t = types[2] if len(types) > 2 else types[0]
+        for ax in ([2], [-3], [0, 0], [0, -2]):
+            yield C(op, [rand(rng, t, (2, 3)), np.array(ax, np.int32)])
+        yield C(op, [rand(rng, t, (2, 3)), np.array(1, np.int32)])
+    for t in (np.float32, np.float64):
+        for op in ("Max", "Min"):
+            yield C(op, [specials(t), np.array([0], np.int32)])
+            yield C(op, [specials(t)[:10], np.array([0], np.int32)])
+        for shape, ax in (((100000,), [0]), ((1000, 300), [0]), ((1000, 300), [1]), ((20, 100, 50), [1]), ((700000,), [0]), ((30, 20, 30, 20), [0, 2])):
+            if quick and np.prod(shape) > 400000:
+                continue
+            x = rand(rng, t, shape, 0, 1)
+            for op in ("Sum", "Mean", "Max"):
+                yield C(op, [x, np.array(ax, np.int32)], tol=2e-6 if t is np.float32 else 1e-12)
+    for t in FLOATS:
+        for shape in ((), (7,), (300,), (0,), (3, 4), (3000,)):
+            yield C("L2Loss", [rand(rng, t, shape, -1, 1)], tol=1e-5 if t is np.float32 else 6e-2 if t in (BF16, np.float16) else None)
+
+
+def cases_argmax(rng, quick):
+    for op in ("ArgMax", "ArgMin"):
+        for t in REAL + [np.bool_]:
+            for shape in ((5,), (3, 4), (2, 3, 4), (1,), (0, 3), (3, 0)):
+                ax = rng.randint(-len(shape), len(shape))
+                yield C(op, [rand(rng, t, shape), np.array(ax, np.int32)], output_type=tf.int64 if rng.rand() < 0.5 else tf.int32)
+        yield C(op, [rand(rng, np.float32, ()), np.array(0, np.int32)])
+        yield C(op, [rand(rng, np.float32, (2, 3)), np.array(2, np.int32)])
+        yield C(op, [rand(rng, np.float32, (2, 3)), np.array([1], np.int64)])
+    yield C("ArgMax", [rand(rng, np.float32, (2, 3)), np.array(1, np.int32)], output_type=tf.int16)
+    yield C("ArgMax", [rand(rng, np.float32, (2, 3)), np.array(1, np.int32)], output_type=tf.uint16)
+
+
+def cases_cumulate(rng, quick):
+    for op in ("Cumsum", "Cumprod"):
+        for t in NUM:
+            for shape in ((5,), (3, 4), (2, 3, 4), (0, 3), (1,)):
+                for e in (False, True):
+                    for r in (False, True):
+                        ax = rng.randint(-len(shape), len(shape))
+                        yield C(op, [rand(rng, t, shape, -2, 2), np.array(ax, np.int32)], exclusive=e, reverse=r,
+                                tol=1e-5, atol=0.2 if t is BF16 else 0.03 if t is np.float16 else 1e-5)
+        yield C(op, [rand(rng, np.float32, ()), np.array(0, np.int32)])
+        yield C(op, [rand(rng, np.float32, (2,)), np.array(1, np.int32)])

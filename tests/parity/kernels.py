@@ -94,10 +94,14 @@ def as_tensor(x):
 
 def run_tf(case):
     known, flat, n_out = complete(case)
+    have = {n for n, _, _ in known}
+    # TensorFlow's eager mode does not fill in types; ours is sent what the case says, so that our defaults are tested.
+    known += [(a.name, "type", a.default_value.type) for a in op_def_registry.get(case.op).attr
+              if a.type == "type" and a.name not in have and a.HasField("default_value")]
     attrs = []
     for n, t, v in known:
         if t == "shape":
-            v = tf.TensorShape(v).as_proto()
+            v = None if v is None else [-1 if d is None else d for d in v]
         elif t == "list(shape)":
             v = [tf.TensorShape(s).as_proto() for s in v]
         attrs += [n, v]
@@ -203,6 +207,8 @@ def compare(case, theirs, ours):
         return "our kernel: %s" % omsg
     if case.code is not None:
         return None if ocode == case.code else "code %d (%s), expected %d" % (ocode, omsg, case.code)
+    if code == tf.errors.UNIMPLEMENTED and ocode == 0:
+        return None  # we take more types
     if code != ocode:
         return "TensorFlow: %s %s; ours: %s %s" % (code, msg[:200], ocode, omsg)
     if code:

@@ -216,12 +216,21 @@ static bool ends_with_dataset(const char *op)
     return *at == 0;
 }
 
+/* Calls and control flow that lowering replaces by their bodies. */
+static bool is_call(const trn_graph *g, const trn_gnode *nd)
+{
+    static const char *const ops[] = {"If",   "StatelessIf",   "While",           "StatelessWhile",
+                                      "Case", "StatelessCase", "PartitionedCall", "StatefulPartitionedCall"};
+    for (size_t i = 0; i < TRN_COUNTOF(ops); i++)
+        if (!strcmp(nd->n.op, ops[i]))
+            return true;
+    return !nd->n.def && g->lib && trn_funclib_has(g->lib, nd->n.op);
+}
+
 /* These hand resources on to where they belong instead of using them. */
-static bool forwards_resources(const char *op)
+static bool forwards_resources(const trn_graph *g, const trn_gnode *nd)
 {
     static const char *const ops[] = {"IdentityN",
-                                      "PartitionedCall",
-                                      "StatefulPartitionedCall",
                                       "MapDataset",
                                       "FlatMapDataset",
                                       "FilterDataset",
@@ -241,19 +250,19 @@ static bool forwards_resources(const char *op)
                                       "ParallelFilterDataset",
                                       "DeleteMultiDeviceIterator"};
     for (size_t i = 0; i < TRN_COUNTOF(ops); i++)
-        if (!strcmp(op, ops[i]))
+        if (!strcmp(nd->n.op, ops[i]))
             return true;
-    return false;
+    return is_call(g, nd);
 }
 
-static bool same_device_edge(const trn_gnode *src, const trn_gnode *dst, int i)
+static bool same_device_edge(const trn_graph *g, const trn_gnode *src, const trn_gnode *dst, int i)
 {
     if (!dst->n.in_types)
         return false;
     trn_dtype t = dst->n.in_types[i];
     if (t == TRN_VARIANT)
         return ends_with_dataset(src->n.op) && ends_with_dataset(dst->n.op);
-    return (t == TRN_RESOURCE || trn_dtype_is_ref(t)) && !forwards_resources(dst->n.op);
+    return (t == TRN_RESOURCE || trn_dtype_is_ref(t)) && !forwards_resources(g, dst);
 }
 
 static bool makes_resource(const trn_node *n)
@@ -314,7 +323,7 @@ static void join_edges(placer *p)
             if (dst->in[i].node < 0)
                 continue;
             trn_gnode *src = g->node[dst->in[i].node];
-            if (!same_device_edge(src, dst, i))
+            if (!same_device_edge(g, src, dst, i))
                 continue;
             trn_err err = join_edge(p, src->id, id);
             if (err)
@@ -535,9 +544,10 @@ static void assign(placer *p, trn_gnode *node, int hint)
     node->dev = grp->dev;
     if (!p->dev_text[node->dev])
         p->dev_text[node->dev] = trn_arena_strdup(p->g->arena, p->ds->dev[node->dev].name);
-    node->n.device = p->dev_text[node->dev];
+    if (!is_call(p->g, node)) /* its body must not be pinned to where the call itself would run */
+        node->n.device = p->dev_text[node->dev];
     if (p->opts.log)
-        TRN_INFO("place", "%s: (%s): %s", node->n.name, node->n.op, node->n.device);
+        TRN_INFO("place", "%s: (%s): %s", node->n.name, node->n.op, p->dev_text[node->dev]);
 }
 
 #define NO_USER (-2)

@@ -45,6 +45,8 @@ static const trn_op gu_rows[] = {
      NULL, TRN_OP_ENTER},
     {"Exit", "data:T -> output:T; T:any", NULL, NULL, TRN_OP_EXIT},
     {"NextIteration", "data:T -> output:T; T:any", NULL, NULL, TRN_OP_NEXT},
+    {"While", "input:T -> output:T; T:list(type)>=0, cond:func, body:func, output_shapes:list(shape)=[], "
+              "parallel_iterations:int=10"},
     {"LoopCond", "input:bool -> output:bool", NULL, NULL, TRN_OP_LOOPCOND},
     {0},
 };

@@ -321,6 +321,36 @@ static void versions(void **state)
     trn_graph_free(g);
 }
 
+/* A call is not bound to the resources that it hands to its body, and lowering must find the device that the program asked for. */
+static void calls(void **state)
+{
+    static const trn_func_ref f = {.name = "f"};
+    static const trn_attr_val none[1];
+    trn_graph *g = trn_graph_new(NULL);
+    handle(g, "a", "/job:ps/task:0");
+    handle(g, "b", "/job:ps/task:1");
+    konst(g, "zero", "", 1);
+    trn_attr attrs[] = {
+        {.name = "T",
+         .kind = TRN_ATTR_TYPE,
+         .is_list = true,
+         .n = 3,
+         .list = (const trn_attr_val[]){{.type = TRN_FLOAT}, {.type = TRN_RESOURCE}, {.type = TRN_RESOURCE}}},
+        {.name = "cond", .kind = TRN_ATTR_FUNC, .v.func = &f},
+        {.name = "body", .kind = TRN_ATTR_FUNC, .v.func = &f},
+        {.name = "output_shapes", .kind = TRN_ATTR_SHAPE, .is_list = true, .list = none}};
+    trn_gnode *w = N(g, "While", "loop", "", "zero a b", attrs, TRN_COUNTOF(attrs));
+    trn_gnode *w2 = N(g, "While", "loop2", "/job:worker/task:1", "zero a b", attrs, TRN_COUNTOF(attrs));
+    place(g, false);
+    ok(trn_graph_place_errors(g));
+    assert_int_equal(w->dev, W0);
+    assert_string_equal(w->n.device, "");
+    assert_int_equal(w2->dev, W1);
+    assert_string_equal(w2->n.device, "/job:worker/task:1");
+    at(g, "zero", W0);
+    trn_graph_free(g);
+}
+
 /* Unknown ops are placed like others: what to say about them is decided when one is needed. */
 static void unknown_op(void **state)
 {
@@ -365,6 +395,7 @@ int main(void)
                                        cmocka_unit_test(other_types), cmocka_unit_test(generators_and_metadata),
                                        cmocka_unit_test(colocation),  cmocka_unit_test(refs_and_resources),
                                        cmocka_unit_test(torn),        cmocka_unit_test(versions),
-                                       cmocka_unit_test(unknown_op),  cmocka_unit_test(big)};
+                                       cmocka_unit_test(calls),       cmocka_unit_test(unknown_op),
+                                       cmocka_unit_test(big)};
     return cmocka_run_group_tests(tests, gu_setup, NULL);
 }

@@ -6,6 +6,7 @@
     X(trn_ops_array2)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
     X(trn_ops_cast)                                                                                                    \
+    X(trn_ops_accum)                                                                                                   \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_math_binary)                                                                                             \

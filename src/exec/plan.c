@@ -5,6 +5,7 @@
 #include "exec/plan.h"
 
 #define MAX_ARG_INDEX (1 << 20)
+#define MAX_LOOP_DEPTH 500
 
 trn_err trn_exec__at_node(trn_err err, const trn_node *n)
 {
@@ -22,6 +23,7 @@ typedef struct build {
     int *n_in_edges; /* data and control, per node */
     int *frame_of;   /* -1: not reached */
     int cap_frames;
+    trn_map *frames; /* (parent, name) → its frame's number + 1 */
 } build;
 
 static bool is_op(const trn_gnode *gn, const char *op) { return strcmp(gn->n.op, op) == 0; }
@@ -207,18 +209,29 @@ static trn_err check_cycles(build *b)
 
 /* ---- frames --------------------------------------------------------------------------------------------------- */
 
-static int add_frame(build *b, const char *name, int parent, int64_t parallel)
+static trn_err add_frame(int *out, build *b, const pnode *enter, int parent)
 {
     trn_plan *p = b->p;
-    for (int i = 1; i < p->n_frames; i++)
-        if (p->frame[i].parent == parent && strcmp(p->frame[i].name, name) == 0)
-            return i;
-    TRN_PUSH(p->frame, p->n_frames, b->cap_frames,
-             (frame_info){.name = name,
-                          .hash = trn_hash64_tf(name, strlen(name)),
-                          .parent = parent,
-                          .parallel = (int)TRN_MIN(TRN_MAX(parallel, 1), 1 << 20)});
-    return p->n_frames - 1;
+    const char *name = trn_attr_str(enter->node, "frame_name");
+    int64_t parallel = trn_attr_int(enter->node, "parallel_iterations");
+    trn_sb key = {0};
+    trn_sb_addf(&key, "%d/%s", parent, name);
+    intptr_t at = (intptr_t)trn_map_gets(b->frames, key.p) - 1;
+    if (at < 0) {
+        at = p->n_frames;
+        TRN_PUSH(p->frame, p->n_frames, b->cap_frames,
+                 (frame_info){.name = name,
+                              .hash = trn_hash64_tf(name, strlen(name)),
+                              .parent = parent,
+                              .depth = p->frame[parent].depth + 1,
+                              .parallel = (int)TRN_MIN(TRN_MAX(parallel, 1), 1 << 20)});
+        trn_map_puts(b->frames, key.p, (void *)(at + 1));
+    }
+    trn_sb_fini(&key);
+    if (p->frame[at].depth > MAX_LOOP_DEPTH)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': loops nest deeper than %d", enter->node->name, MAX_LOOP_DEPTH);
+    *out = (int)at;
+    return TRN_OK;
 }
 
 static trn_err reach(build *b, int *queue, int *tail, const pnode *src, int out_frame, int dst)
@@ -251,7 +264,8 @@ static trn_err walk_frames(build *b, int *queue)
         int f = b->frame_of[id], to = f;
         if (n->kind == KIND_ENTER) {
             n->invariant = trn_attr_bool(n->node, "is_constant");
-            n->child = to = add_frame(b, trn_attr_str(n->node, "frame_name"), f, trn_attr_int(n->node, "parallel_iterations"));
+            TRN_TRY(add_frame(&to, b, n, f));
+            n->child = to;
             p->frame[to].n_enters++;
         } else if (n->kind == KIND_EXIT || n->kind == KIND_NEXT) {
             if (f == 0)
@@ -273,7 +287,9 @@ static trn_err set_frames(build *b)
     trn_plan *p = b->p;
     TRN_PUSH(p->frame, p->n_frames, b->cap_frames, (frame_info){.name = "", .parallel = 1});
     int *queue = trn_xalloc((size_t)p->n * sizeof *queue + 1);
+    b->frames = trn_map_new();
     trn_err err = walk_frames(b, queue);
+    trn_map_free(b->frames, NULL);
     free(queue);
     if (err)
         return err;

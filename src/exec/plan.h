@@ -55,7 +55,7 @@ typedef struct pnode {
 typedef struct frame_info {
     const char *name;
     uint64_t hash;  /* TensorFlow's Hash64 of the name */
-    int parent;
+    int parent, depth;
     int parallel;   /* iterations at the same time */
     int n_enters;
     int n_values, n_nodes;

@@ -778,6 +778,14 @@ static void malformed_frames(void **state)
     ret(g, 0, c = konst(g, "c", 1));
     add(g, "_Retval", "again", ATTRS(F32, A_INT("index", 0)), INS(c));
     assert_fails(TRN_INVALID_ARGUMENT, trn_plan_new(&p, g, &env, NULL, resmgr), "taken");
+    g = trn_graph_new(NULL);
+    c = konst(g, "c", 1);
+    for (int i = 0; i < 600; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "e%d", i);
+        c = add(g, "Enter", name, ATTRS(F32, A_STR("frame_name", "f")), INS(c));
+    }
+    assert_fails(TRN_INVALID_ARGUMENT, trn_plan_new(&p, g, &env, NULL, resmgr), "loops nest deeper");
     /* An Enter without an Exit and a NextIteration that nobody waits for end quietly. */
     g = trn_graph_new(NULL);
     en = add(g, "Enter", "en", ATTRS(F32, A_STR("frame_name", "f")), INS(konst(g, "c", 1)));

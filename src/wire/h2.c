@@ -493,7 +493,10 @@ static void answer_over(trn_h2 *h, trn_stream *s)
         err = trn_errorf(TRN_INTERNAL, "the answer ended after %zu of %zu bytes", s->got, s->in.n);
     else
         err = TRN_OK;
+    int32_t id = s->id;
     finish(h, s, err);
+    if (nghttp2_session_get_stream_local_close(h->ng, id) == 0) /* answered before it had all of the request */
+        nghttp2_submit_rst_stream(h->ng, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
 }
 
 /* ---- the message coming in ------------------------------------------------------------------------------------ */
@@ -635,7 +638,9 @@ static int on_data_chunk(nghttp2_session *ng, uint8_t flags, int32_t id, const u
     h->data_left -= TRN_MIN(n, h->data_left);
     if (!s || s->state != TRN_STREAM_READING)
         return 0; /* answered or cancelled already */
-    trn_err err = h->server && s->early ? TRN_OK : take_in(h, s, p, n);
+    if (!h->server && (s->http_status != 200 || !s->grpc_type))
+        return 0; /* some proxy's page for people: the status says it */
+    trn_err err = take_in(h, s, p, n);
     if (err)
         bad_stream(h, s, err);
     return 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #define MAX_GROWTH (UINT64_C(1) << 30)  /* bytes that constants may take beyond what the message carries */
-#define FREE_OUTPUTS (INT64_C(1) << 22) /* outputs of one import, beside 16 for each node */
+#define FREE_OUTPUTS (INT64_C(1) << 20) /* outputs of one import, beside 16 for each node */
 
 /* ---- stage ---------------------------------------------------------------------------------------------------- */
 

@@ -111,6 +111,8 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
         if (!err)
             s->placed_version = s->version;
     }
+    if (!err && !s->place_pruned)
+        err = trn_graph_place_errors(s->graph);
     if (!err)
         err = trn_graph_prune(&g, s->graph, &j->sig, s->devs.dev[s->devs.def].name);
     trn_unlock(&s->mu);

@@ -175,6 +175,11 @@ static trn_err session_set_up(trn_msession *s, const Tensorflow__CreateSessionRe
     s->log_placement = c->log_device_placement;
     s->isolate = c->isolate_session_state;
     s->timeout_ms = c->operation_timeout_in_ms;
+    if (c->graph_options) {
+        s->place_pruned = c->graph_options->place_pruned_graph;
+        s->cost_every = c->graph_options->build_cost_model;
+        s->cost_after = c->graph_options->build_cost_model_after;
+    }
     int level = c->graph_options && c->graph_options->optimizer_options ? c->graph_options->optimizer_options->opt_level : 0;
     s->opt = level < 0 ? (trn_opt_opts){.max_folded_bytes = 0} : (trn_opt_opts){true, true, true, 10 << 20};
     if (c->cluster_def && c->cluster_def->n_job) {

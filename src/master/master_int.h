@@ -36,6 +36,8 @@ typedef struct trn_msession {
     char *job;
     int index;
     bool soft_placement, log_placement, isolate;
+    bool place_pruned; /* a node that cannot be placed matters only to runs that need it */
+    int64_t cost_every, cost_after; /* RunMetadata.cost_graph on every n-th run of a signature */
     int64_t timeout_ms;
     trn_opt_opts opt;
     remote_task *remote;
@@ -78,6 +80,7 @@ typedef struct built_graph {
     int n_parts;
     int n_feeds, n_fetches;
     bool partial;
+    _Atomic int64_t runs;
     trn_graph *pruned;       /* partial runs: who needs which feed */
     char **feed_keys, **fetch_keys; /* partial runs: rendezvous keys */
     trn_sb partition_graphs; /* RunMetadata bytes, when asked for */
@@ -97,6 +100,7 @@ typedef struct mstep_opts {
     trn_cancel *cancel; /* the client's, may be NULL */
     int64_t timeout_ms;
     bool trace;
+    bool costs; /* RunMetadata.cost_graph from the times of this step */
     trn_sb *metadata;
     trn_wstep **step_out; /* partial runs: a reference to our half of the step */
     trn_cancel **cancel_out; /* partial runs: a reference to what ends the step */

@@ -60,7 +60,9 @@ static void run_built(void *arg, trn_err err, built_graph *b)
         run_over(j, err);
         return;
     }
-    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .metadata = &j->out->metadata};
+    int64_t run = atomic_fetch_add(&b->runs, 1) + 1;
+    bool costs = j->s->cost_every > 0 && run > j->s->cost_after && (run - j->s->cost_after) % j->s->cost_every == 0;
+    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .costs = costs, .metadata = &j->out->metadata};
     trn_mstep_run(b, &o, run_over, j);
 }
 

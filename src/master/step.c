@@ -34,6 +34,7 @@ struct mstep {
     trn_err err;
     trn_sb stats; /* of remote parts */
     trn_trace *trace;
+    bool stats_wanted, costs_wanted;
     trn_sb *metadata;
     part_call *calls;
     trn_master_done done;
@@ -116,8 +117,14 @@ static void step_over(mstep *st)
     st->err = TRN_OK;
     trn_unlock(&st->mu);
     if (!err && st->metadata) {
-        if (st->trace)
+        if (st->stats_wanted)
             put_metadata(st);
+        if (st->costs_wanted && st->b->plan) {
+            trn_sb costs = {0};
+            trn_costs_put(&costs, st->trace, trn_plan_graph(st->b->plan));
+            trn_pbw_bytes(st->metadata, 2, costs.p, costs.n);
+            trn_sb_fini(&costs);
+        }
         if (st->b->partition_graphs.n)
             trn_sb_add(st->metadata, st->b->partition_graphs.p, st->b->partition_graphs.n);
     }
@@ -256,7 +263,9 @@ void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, vo
     st->id = (int64_t)(trn_random64() >> 8 | UINT64_C(1) << 56); /* 57 bits, as TensorFlow's */
     st->wstep = trn_worker_step(s->m->w, st->id, s->local);
     st->calls = trn_xalloc(sizeof *st->calls * (size_t)(b->n_parts + 1));
-    st->trace = o->trace ? trn_trace_new() : NULL;
+    st->stats_wanted = o->trace;
+    st->costs_wanted = o->costs;
+    st->trace = o->trace || o->costs ? trn_trace_new() : NULL;
     /* Our own share keeps the step from ending while it is being started. */
     st->pending = 1 + b->n_parts + (b->plan != NULL);
     if (o->step_out)

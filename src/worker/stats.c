@@ -110,6 +110,28 @@ void trn_stats_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
     trn_map_free(devs, free);
 }
 
+void trn_costs_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
+{
+    for (int i = 0; i < t->n; i++) {
+        const trn_trace_node *n = &t->v[i];
+        const trn_gnode *gn = trn_graph_find(g, n->name, strlen(n->name));
+        trn_sb s = {0}, o = {0};
+        trn_pbw_str(&s, 1, n->name);
+        trn_pbw_str(&s, 2, gn && gn->n.device ? gn->n.device : "");
+        trn_pbw_varint(&s, 3, gn ? (uint64_t)gn->id : (uint64_t)i);
+        if (n->dtype != TRN_INVALID) {
+            trn_pbw_varint(&o, 1, (uint64_t)n->out_bytes);
+            trn_pbw_varint(&o, 2, UINT64_MAX); /* aliases no input */
+            trn_pbw_varint(&o, 4, (uint64_t)n->dtype);
+            trn_pbw_bytes(&s, 5, o.p, o.n);
+        }
+        trn_pbw_varint(&s, 9, (n->end_ns - n->start_ns) / 1000);
+        trn_pbw_bytes(out, 1, s.p, s.n);
+        trn_sb_fini(&s);
+        trn_sb_fini(&o);
+    }
+}
+
 /* ---- the RPC log -------------------------------------------------------------------------------------------------- */
 
 #define LOG_MAX 65536

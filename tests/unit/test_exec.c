@@ -984,6 +984,77 @@ static void cancel_a_busy_run(void **state)
     trn_plan_unref(p);
 }
 
+static trn_edge storm_body(trn_graph *g, const char *name, trn_edge i, void *arg_)
+{
+    trn_edge lim = *(trn_edge *)arg_;
+    trn_edge lt = add(g, "Less", "ok?", ATTRS(F32), INS(i, lim)); /* past the limit that this run was given, it fails */
+    trn_edge sw = add(g, "Switch", "ssw", ATTRS(F32), INS(i, lt));
+    trn_edge m = add(g, "Merge", "sm", ATTRS(F32, A_INT("N", 2)), INS(op1(g, "TestFail", "bad", sw), slot(sw, 1)));
+    trn_edge h = op1(g, "TestHeavy", "heavy", m), l = op1(g, "TestNow", "now", m);
+    trn_edge both = tadd(g, "both", h, l);
+    trn_edge minus = add(g, "Sub", "minus", ATTRS(F32), INS(both, op1(g, "TestLater", "later", m)));
+    int depth = 0;
+    trn_edge zero = konst_in(g, "z", 0, i), two = konst_in(g, "t", 2, i);
+    trn_edge in = while_loop(g, "inner", zero, two, 2, inner_body, &depth);
+    trn_edge one = add(g, "Sub", "one1", ATTRS(F32), INS(in, konst_in(g, "o", 1, i)));
+    return addv2(g, "next_i", minus, one);
+}
+
+/* Everything at once: loops, threads, errors, cancellations. Every run ends once, with its own result. */
+static void storm(void **state)
+{
+    enum { N = 120, END = 12 };
+    trn_graph *g = trn_graph_new(NULL);
+    trn_edge start = arg(g, 0), lim = arg(g, 1);
+    trn_edge inv = add(g, "Enter", "lim_in", ATTRS(F32, A_STR("frame_name", "w"), A_BOOL("is_constant", true), A_INT("parallel_iterations", 3)), INS(lim));
+    ret(g, 0, while_loop(g, "w", start, konst(g, "end", END), 3, storm_body, &inv));
+    trn_plan *p = plan_of(g);
+    trn_loop *loops[2];
+    for (int i = 0; i < 2; i++)
+        assert_ok(trn_loop_open(&loops[i], "l"));
+    trn_value *args = trn_xalloc(2 * N * sizeof *args), *rets = trn_xalloc(N * sizeof *rets);
+    loop_run *r = trn_xalloc(N * sizeof *r);
+    for (int i = 0; i < N; i++) {
+        args[2 * i].t = trn_tensor_f32((float)(i % 5));
+        args[2 * i + 1].t = trn_tensor_f32(i % 4 == 1 ? 8 : 100);
+        r[i] = (loop_run){.p = p, .o = {.n_args = 2, .args = &args[2 * i], .n_rets = 1, .rets = &rets[i], .cancel = trn_cancel_new()}};
+        sem_init(&r[i].w.sem, 0, 0);
+        if (i % 3 == 0)
+            start_on_loop(&r[i]);
+        else
+            trn_loop_post(loops[i % 2], start_on_loop, &r[i]);
+        if (i % 5 == 2)
+            trn_cancel_fire(r[i - i % 7].o.cancel, trn_errorf(TRN_CANCELLED, "that one"));
+    }
+    int good = 0, failed = 0, cancelled = 0;
+    for (int i = 0; i < N; i++) {
+        while (sem_wait(&r[i].w.sem))
+            ;
+        sem_destroy(&r[i].w.sem);
+        trn_code c = trn_err_code(r[i].w.err);
+        good += c == TRN_CODE_OK;
+        failed += c == TRN_INVALID_ARGUMENT;
+        cancelled += c == TRN_CANCELLED;
+        if (c == TRN_CODE_OK)
+            assert_true(i % 4 != 1 && TRN_DATA(rets[i].t, float)[0] == END);
+        else
+            assert_null(rets[i].t);
+        trn_err_free(r[i].w.err);
+        trn_cancel_unref(r[i].o.cancel);
+        trn_tensor_unref(rets[i].t);
+        trn_tensor_unref(args[2 * i].t);
+        trn_tensor_unref(args[2 * i + 1].t);
+    }
+    assert_int_equal(good + failed + cancelled, N);
+    assert_true(good > 0 && failed > 0);
+    for (int i = 0; i < 2; i++)
+        trn_loop_close(loops[i]);
+    trn_plan_unref(p);
+    free(args);
+    free(rets);
+    free(r);
+}
+
 /* ---- the rest ------------------------------------------------------------------------------------------------------------ */
 
 static void tracing(void **state)
@@ -1031,7 +1102,7 @@ int main(void)
         T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(states), T(parallel_for_works),
         T(which_thread), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
         T(dead_things), T(merge_takes_the_first), T(switch_n), T(loops), T(nested_loops), T(dead_loop), T(errors_in_loops), T(malformed_frames),
-        T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(tracing), T(eval),
+        T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(storm), T(tracing), T(eval),
     };
     return cmocka_run_group_tests(tests, setup, exec_teardown);
 }

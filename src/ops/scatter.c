@@ -1,5 +1,5 @@
-/* Updates of parts of a variable: Scatter… (rows by their number), ScatterNd… (slices by several indices), and the reads that go with
- * them, ResourceGather and ResourceGatherNd.
+/* Updates of parts of a variable: Scatter… (rows by their number), ScatterNd… (slices by several indices), StridedSliceAssign, and the
+ * reads that go with them, ResourceGather and ResourceGatherNd.
  *
  * All indices are checked before anything is written, so a bad one changes nothing. An index that comes twice is applied twice, in order:
  * large slices are split by columns, never by index. Gathers hold the variable's lock while they copy instead of taking a reference to the
@@ -395,7 +395,64 @@ static trn_err read_locked(trn_kctx *k, trn_err (*fn)(trn_kctx *, const trn_tens
 static trn_err resource_gather(trn_kctx *k) { return read_locked(k, gather_locked); }
 static trn_err resource_gather_nd(trn_kctx *k) { return read_locked(k, gather_nd_locked); }
 
+/* ---- strided slices ------------------------------------------------------------------------------------------- */
+
+/* Strides of a walk over value, broadcast to the slice, by the variable's dims. New axes and dropped ones have length 1, where strides do not
+ * matter: the others come in the same order on both sides. */
+static trn_err value_strides(int64_t *ss, const trn_strided *r, int rank, const trn_shape *value)
+{
+    int64_t own[TRN_MAX_RANK], out[TRN_MAX_RANK] = {0};
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    trn_row_strides(own, value);
+    bool fits = value->rank <= r->out.rank;
+    for (int i = 1; fits && i <= value->rank; i++) {
+        int64_t have = value->dim[value->rank - i], want = r->out.dim[r->out.rank - i];
+        fits = have == want || have == 1;
+        out[r->out.rank - i] = have == 1 ? 0 : own[value->rank - i];
+    }
+    TRN_CHECK_ARG(fits, "Cannot broadcast input shape %s into final shape %s", trn_shape_text(a, value), trn_shape_text(b, &r->out));
+    for (int d = 0, o = 0; d < rank; d++) {
+        ss[d] = 0;
+        if (r->size[d] == 1)
+            continue;
+        while (o < r->out.rank && r->out.dim[o] == 1)
+            o++;
+        if (o < r->out.rank)
+            ss[d] = out[o++];
+    }
+    return TRN_OK;
+}
+
+static trn_err slice_assign_locked(trn_kctx *k, trn_vars *v)
+{
+    const trn_tensor *value = trn_in(k, 4);
+    const trn_shape shape = v->v[0]->value->shape;
+    trn_strided r;
+    TRN_TRY(trn_strided_make(&r, k->node, &shape, trn_in(k, 1), trn_in(k, 2), trn_in(k, 3)));
+    int64_t ss[TRN_MAX_RANK], ds[TRN_MAX_RANK], at = 0;
+    for (int d = 0; d < r.out.rank; d++)
+        if (r.out.dim[d] == 0)
+            return TRN_OK;
+    TRN_TRY(value_strides(ss, &r, shape.rank, &value->shape));
+    trn_row_strides(ds, &shape);
+    for (int d = 0; d < shape.rank; d++) {
+        at += r.begin[d] * ds[d];
+        ds[d] *= r.stride[d];
+    }
+    trn_tensor *t;
+    TRN_TRY(trn_vars_write(&t, v, 0));
+    return trn_block_copy(k, t, at, ds, value, 0, ss, r.size, shape.rank);
+}
+
+static trn_err slice_assign(trn_kctx *k)
+{
+    trn_vars v;
+    TRN_TRY(trn_vars_lock(&v, k, 1, trn_in(k, 4)->dtype));
+    return trn_vars_done(&v, k, slice_assign_locked(k, &v));
+}
+
 /* clang-format off */
+#define MASKS "begin_mask:int=0, end_mask:int=0, ellipsis_mask:int=0, new_axis_mask:int=0, shrink_axis_mask:int=0"
 #define ANY_INDEX "Tindices:i32|i64"
 #define REF(name, types, locking, kernel) \
     {name, "ref:&T, indices:Tindices, updates:T -> output_ref:&T; T:" types ", " ANY_INDEX ", use_locking:bool=" locking, trn_sh_update, \
@@ -435,6 +492,10 @@ const trn_op trn_ops_scatter[] = {
      resource_gather, TRN_OP_STATEFUL},
     {"ResourceGatherNd", "resource:res, indices:Tindices -> output:dtype; dtype:any, " ANY_INDEX, trn_sh_unknown, resource_gather_nd,
      TRN_OP_STATEFUL},
+    {"StridedSliceAssign", "ref:&T, begin:Index, end:Index, strides:Index, value:T -> output_ref:&T; T:any, Index:i32|i64, " MASKS,
+     trn_sh_update, slice_assign, TRN_OP_STATEFUL},
+    {"ResourceStridedSliceAssign", "ref:res, begin:Index, end:Index, strides:Index, value:T ->; T:any, Index:i32|i64, " MASKS, trn_sh_update,
+     slice_assign, TRN_OP_STATEFUL},
     {0},
 };
 /* clang-format on */

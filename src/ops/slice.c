@@ -110,7 +110,7 @@ trn_err trn_strided_make(trn_strided *out, const trn_node *n, const trn_shape *x
         TRN_CHECK_ARG(s != 0, "strides[%d] must be non-zero", i);
         if (shrink >> i & 1) {
             TRN_CHECK_ARG(s > 0, "only stride 1 allowed on non-range indexing.");
-            int64_t at = begin_mask >> i & 1 ? 0 : b < 0 ? b + len : b; /* b >= INT64_MIN, len >= 0 */
+            int64_t at = b < 0 ? b + len : b; /* the masks do not count here; b >= INT64_MIN, len >= 0 */
             TRN_CHECK_ARG(at >= 0 && at < len, "slice index %lld of dimension %d out of bounds.", (long long)b, d);
             r.begin[d] = at;
             r.stride[d] = 1;

@@ -402,6 +402,38 @@ static void scatter_strings(void **state)
     st_free(s);
 }
 
+static void slice_assign(void **state)
+{
+    st *s = st_new();
+    trn_tensor *h = handle(s, "m", "", TRN_FLOAT);
+    const float zero[6] = {0}, up[2] = {1, 2};
+    const int32_t begin[2] = {2, 1}, end[2] = {0, 2}, step[2] = {-2, 1};
+    R(NULL, "AssignVariableOp", "dtype", TRN_FLOAT, 2, H(h), st_t(mat(3, 2, zero)));
+    st_node *n = st_op(s, "ResourceStridedSliceAssign", "s");
+    st_type(s, n, "T", TRN_FLOAT);
+    st_type(s, n, "Index", TRN_INT32);
+    st_int(s, n, "end_mask", 1); /* m[2::-2, 1] = [1, 2] */
+    st_int(s, n, "shrink_axis_mask", 2);
+    trn_value in[5] = {st_t(h), st_t(i32s(1, 2, 0, begin)), st_t(i32s(1, 2, 0, end)), st_t(i32s(1, 2, 0, step)),
+                       st_t(f32s(2, (double)up[0], (double)up[1]))}, out;
+    ok(st_run(s, n, in, 5, &out));
+    R(&out, "ReadVariableOp", "dtype", TRN_FLOAT, 1, H(h));
+    expect(out.t, 6, 0., 2., 0., 0., 0., 1.);
+    st_drop(out);
+    st_drop(in[4]);
+    in[4] = st_t(trn_tensor_f32(7)); /* one value for all */
+    ok(st_run(s, n, in, 5, &out));
+    R(&out, "ReadVariableOp", "dtype", TRN_FLOAT, 1, H(h));
+    expect(out.t, 6, 0., 7., 0., 0., 0., 7.);
+    st_drop(out);
+    st_drop(in[4]);
+    in[4] = st_t(f32s(3, 1., 2., 3.));
+    fails(st_run(s, n, in, 5, &out), TRN_INVALID_ARGUMENT, "broadcast");
+    for (int i = 0; i < 5; i++)
+        st_drop(in[i]);
+    st_free(s);
+}
+
 /* ---- threads -------------------------------------------------------------------------------------------------- */
 
 enum { THREADS = 8, STEPS = 500 };
@@ -487,7 +519,7 @@ int main(void)
         cmocka_unit_test(ref_life),    cmocka_unit_test(shared_delta), cmocka_unit_test(every_dtype), cmocka_unit_test(resource_life),
         cmocka_unit_test(anonymous),   cmocka_unit_test(bad_handles),  cmocka_unit_test(strings),     cmocka_unit_test(count_up_to),
         cmocka_unit_test(temporary),   cmocka_unit_test(scatter),      cmocka_unit_test(scatter_strings),
-        cmocka_unit_test(concurrent_sum),
+        cmocka_unit_test(concurrent_sum), cmocka_unit_test(slice_assign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -251,6 +251,15 @@ class Local(Case):
         spec = json.loads(re.search(r"cluster spec: (.*)", out)[1])
         self.assertEqual([len(spec[j]) for j in ("chief", "ps", "worker")], [1, 2, 3])
 
+    def test_counter_from_c(self):
+        """What `make demo` shows: two C clients, one variable on the ps, an exact sum."""
+        p, ready = self.start("local", "--ps=1", "--workers=2")
+        targets = [t[2] for t in self.lines(ready) if t[0] == "worker"]
+        r = subprocess.run([str(pathlib.Path(BIN).parent / "examples" / "counter"), *targets], capture_output=True, text=True, timeout=4 * PATIENCE)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("2 workers counted to 4000, as they should: yes", r.stdout)
+        self.assertNotIn("Sanitizer", self.end(p))
+
     def test_nothing_outlives_it(self):
         p, _ = self.start("local", "--ps=1", "--workers=1")
         pids = children(p.pid)

@@ -9,6 +9,7 @@
     X(trn_ops_accum)                                                                                                   \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
+    X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_queue)                                                                                                   \

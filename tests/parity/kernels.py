@@ -230,8 +230,9 @@ def all_cases(rng, quick):
     sys.path.insert(0, HERE)
     import cases_array
     import cases_math
+    import cases_matmul
     import cases_random
-    for module in (cases_math, cases_array, cases_random):
+    for module in (cases_math, cases_array, cases_matmul, cases_random):
         for name in sorted(dir(module)):
             if name.startswith("cases_"):
                 yield from getattr(module, name)(rng, quick)

@@ -2,6 +2,10 @@
 #include <complex.h>
 #include <math.h>
 #undef I
+#ifndef CMPLX /* glibc keeps it from clang */
+#define CMPLX(x, y) __builtin_complex((double)(x), (double)(y))
+#define CMPLXF(x, y) __builtin_complex((float)(x), (float)(y))
+#endif
 
 #include "ops/kern.h"
 #include "ops/vmath.h"

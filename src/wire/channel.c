@@ -45,6 +45,7 @@ struct trn_channel {
     trn_loop *loop;
     char *address, *host;
     int port;
+    uint64_t keepalive_ns; /* 0: the default */
     trn_err bad_address;
 
     /* [loop] */
@@ -364,7 +365,7 @@ static void connected(trn_channel *c)
     l->ch = c;
     l->io.owner = l;
     l->io.lost = on_lost;
-    trn_err err = trn_conn_start(&l->io, c->loop, fd, &c->addrs.a[c->addr_i], 0);
+    trn_err err = trn_conn_start(&l->io, c->loop, fd, &c->addrs.a[c->addr_i], c->keepalive_ns, 0);
     if (!err) {
         err = trn_h2_new(&l->io.h2, false, &hooks, l);
         if (err)
@@ -676,6 +677,7 @@ void trn_channel_unref(trn_channel *c)
         trn_loop_post(c->loop, shut_posted, c); /* hands the users' memory reference over */
 }
 
+void trn_channel_set_keepalive(trn_channel *c, uint64_t ns) { c->keepalive_ns = ns; }
 const char *trn_channel_address(const trn_channel *c) { return c->address; }
 
 const char *trn_channel_state_text(trn_channel *c, char *buf, size_t n)

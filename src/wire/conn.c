@@ -211,6 +211,7 @@ static void on_io(void *arg, int events)
 {
     trn_conn *c = arg;
     if (events & TRN_IO_WRITE && c->blocked) {
+        c->tx_ns = trn_now_ns(); /* the peer takes what we send: a slow link is not a dead one */
         set_blocked(c, false);
         trn_conn_dirty(c);
     }
@@ -223,13 +224,12 @@ static void on_io(void *arg, int events)
 static void on_tick(void *arg)
 {
     trn_conn *c = arg;
-    uint64_t now = trn_now_ns(), silent = now - c->rx_ns;
-    uint64_t next = c->rx_ns + c->keepalive_ns;
-    if (!c->ready && now - c->start_ns >= TRN_CONN_HEADER_NS) {
+    uint64_t now = trn_now_ns(), heard = TRN_MAX(c->rx_ns, c->tx_ns), silent = now - heard, next;
+    if (!c->ready && now - c->start_ns >= c->patience_ns) {
         lose(c, lost_error(c, "no HTTP/2 settings came"));
         return;
     }
-    if (c->header_ns && now - c->header_ns >= TRN_CONN_HEADER_NS) {
+    if (c->header_ns && now - c->header_ns >= c->patience_ns) {
         lose(c, lost_error(c, "a block of headers does not end"));
         return;
     }
@@ -238,11 +238,11 @@ static void on_tick(void *arg)
             lose(c, lost_error(c, "idle"));
             return;
         }
-        next = c->rx_ns + (c->idle_ns ? c->idle_ns : TRN_CONN_HEADER_NS);
+        next = heard + (c->idle_ns ? c->idle_ns : c->patience_ns);
     } else {
         uint64_t interval = trn_h2_peer_pingable(c->h2) ? c->keepalive_ns : TRN_MAX(c->keepalive_ns, TRN_CONN_SHY_KEEPALIVE_NS);
-        next = c->rx_ns + interval;
-        if (c->ping_ns && now - c->ping_ns >= c->keepalive_ns) {
+        next = heard + interval;
+        if (c->ping_ns && now - TRN_MAX(c->ping_ns, c->tx_ns) >= c->keepalive_ns) {
             lose(c, lost_error(c, "it does not answer PING"));
             return;
         }
@@ -252,12 +252,12 @@ static void on_tick(void *arg)
             trn_conn_dirty(c);
         }
         if (c->ping_ns)
-            next = c->ping_ns + c->keepalive_ns;
+            next = TRN_MAX(c->ping_ns, c->tx_ns) + c->keepalive_ns;
     }
     if (!c->ready)
-        next = TRN_MIN(next, c->start_ns + TRN_CONN_HEADER_NS);
-    if (c->h2 && next > now + TRN_CONN_HEADER_NS)
-        next = now + TRN_CONN_HEADER_NS; /* headers may begin to dribble any time */
+        next = TRN_MIN(next, c->start_ns + c->patience_ns);
+    if (c->h2 && next > now + c->patience_ns)
+        next = now + c->patience_ns; /* headers may begin to dribble any time */
     if (next <= now) /* silent, but without calls that would be worth a PING */
         next = now + c->keepalive_ns;
     trn_timer_start(c->loop, &c->tick, next, on_tick, c);
@@ -265,13 +265,14 @@ static void on_tick(void *arg)
 
 /* ---- life ----------------------------------------------------------------------------------------------------- */
 
-trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns)
+trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns, uint64_t patience_ns)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_metrics);
     c->loop = l;
     c->fd = fd;
     c->keepalive_ns = keepalive_ns ? keepalive_ns : TRN_CONN_KEEPALIVE_NS;
+    c->patience_ns = patience_ns ? patience_ns : TRN_CONN_HEADER_NS;
     c->flush.fn = flush;
     c->flush.arg = c;
     c->start_ns = c->rx_ns = trn_now_ns();
@@ -282,7 +283,7 @@ trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, u
         c->fd = -1;
         return err;
     }
-    trn_timer_start(l, &c->tick, c->start_ns + TRN_MIN(c->keepalive_ns, TRN_CONN_HEADER_NS), on_tick, c);
+    trn_timer_start(l, &c->tick, c->start_ns + TRN_MIN(c->keepalive_ns, c->patience_ns), on_tick, c);
     return TRN_OK;
 }
 

@@ -272,7 +272,8 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
     h->n_streams--;
     if (h->data_s == s)
         h->data_s = NULL;
-    drop_in(h, s);
+    if (!h->server || s->state == TRN_STREAM_READING) /* a handler may still be reading the request */
+        drop_in(h, s);
     s->h2 = NULL;
     h->hooks->closed(h->user, s);
 }

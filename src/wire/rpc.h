@@ -73,7 +73,8 @@ typedef struct trn_server_opts {
     trn_loop **loops; /* connections are spread over them */
     int n_loops;
     size_t max_connections; /* 0: 16384 */
-    uint64_t keepalive_ns;  /* ping an idle peer with open calls after this long; 0: 20 s */
+    uint64_t keepalive_ns;  /* ping an idle peer with open calls after this long, and lose it after as long again; 0: 20 s */
+    uint64_t header_ns;     /* for the preface, a block of headers, an HTTP/1 request; 0: 10 s */
 } trn_server_opts;
 
 typedef struct trn_rpc_server trn_rpc_server;
@@ -98,6 +99,9 @@ trn_channel *trn_channel_ref(trn_channel *c);
 void trn_channel_unref(trn_channel *c); /* [any] */
 void trn_channel_shutdown(trn_channel *c); /* [any] fails pending and future calls with UNAVAILABLE */
 const char *trn_channel_address(const trn_channel *c);
+/* Before the first call: how long a peer with open calls may be silent before it is pinged (20 s), and again before it is given up. gRPC's
+ * servers hang up on frequent pings, so peers that are not ours are pinged every five minutes at most; TCP notices dead hosts earlier. */
+void trn_channel_set_keepalive(trn_channel *c, uint64_t ns);
 /* For messages to people: "connection refused, 3 attempts over 2.1 s". Writes into buf. [any] */
 const char *trn_channel_state_text(trn_channel *c, char *buf, size_t n);
 

@@ -375,6 +375,10 @@ static void http1_bytes(sconn *c, const uint8_t *p, size_t n)
     bool keep = trn_http1_recv(&c->h1, p, n, &c->io.raw_out, http_get, c->s);
     if (c->io.raw_out.n > 0)
         c->io.ready = true; /* it said something whole; from now on only silence counts */
+    if (c->h1.in.n == 0)
+        c->io.header_ns = 0;
+    else if (c->io.header_ns == 0)
+        c->io.header_ns = trn_now_ns();
     if (c->io.raw_out.n > 16 << 20) /* asks without reading the answers */
         keep = false;
     if (!keep) {
@@ -430,7 +434,7 @@ static void adopt(void *arg)
     c->io.owner = c;
     c->io.lost = on_lost;
     c->io.bytes = on_bytes;
-    trn_err err = sh->draining ? trn_errorf(TRN_UNAVAILABLE, "closing") : trn_conn_start(&c->io, sh->loop, nc->fd, &nc->peer, sh->s->opts.keepalive_ns);
+    trn_err err = sh->draining ? trn_errorf(TRN_UNAVAILABLE, "closing") : trn_conn_start(&c->io, sh->loop, nc->fd, &nc->peer, sh->s->opts.keepalive_ns, sh->s->opts.header_ns);
     if (err) {
         if (sh->draining)
             close(nc->fd);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "wire/rpc.h"
 
@@ -69,6 +70,19 @@ static inline void echo_park(void *svc, trn_call *c)
     trn_call_on_cancel(c, echo_unpark, p, NULL);
 }
 
+/* Answers from the pool a little later, whatever became of the client. */
+static inline void echo_late_reply(void *arg)
+{
+    usleep(30000);
+    echo_reply(arg);
+}
+
+static inline void echo_late(void *svc, trn_call *c)
+{
+    echo *e = svc;
+    trn_pool_submit(e->pool, echo_late_reply, c);
+}
+
 /* Request: a number of bytes as text; answer: that many. */
 static inline void echo_source(void *svc, trn_call *c)
 {
@@ -126,6 +140,7 @@ static const trn_rpc_method echo_methods[] = {
     {.path = "/echo.Echo/Pool", .handle = echo_pool},
     {.path = "/echo.Echo/Fail", .handle = echo_fail},
     {.path = "/echo.Echo/Park", .handle = echo_park},
+    {.path = "/echo.Echo/Late", .handle = echo_late},
     {.path = "/echo.Echo/Source", .handle = echo_source},
     {.path = "/echo.Echo/Sink", .handle = echo_sink},
     {.path = "/echo.Echo/Small", .handle = echo_echo, .max_request = 1024},

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -22,19 +23,21 @@ typedef struct rig {
     trn_channel *ch;
     echo e;
     int port;
+    bool impatient; /* short timeouts; not for all, since a loaded machine is slow to answer */
     char address[32];
 } rig;
 
 static void serve(rig *r, int port)
 {
-    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = &r->sl, .n_loops = 1}));
+    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = &r->sl, .n_loops = 1, .keepalive_ns = r->impatient ? SECOND / 5 : 0, .header_ns = r->impatient ? SECOND / 4 : 0}));
     trn_rpc_server_add(r->s, echo_methods, &r->e);
     assert_null(trn_rpc_server_listen(r->s, "localhost", port, &r->port));
 }
 
-static int setup(void **state)
+static int setup_rig(void **state, bool impatient)
 {
     rig *r = trn_xalloc(sizeof *r);
+    r->impatient = impatient;
     assert_null(trn_pool_open(&r->e.pool, 2, "pool"));
     assert_null(trn_loop_open(&r->sl, "server"));
     assert_null(trn_loop_open(&r->cl, "client"));
@@ -44,6 +47,9 @@ static int setup(void **state)
     *state = r;
     return 0;
 }
+
+static int setup(void **state) { return setup_rig(state, false); }
+static int setup_impatient(void **state) { return setup_rig(state, true); }
 
 static int teardown(void **state)
 {
@@ -438,6 +444,47 @@ static void connection_lost_at_any_point(void **state)
     free(p);
 }
 
+/* Handlers answer after the client, the connection or the server went away. */
+static void late_replies_are_harmless(void **state)
+{
+    rig *r = *state;
+    outcome o[6];
+    trn_rpc *h[6];
+    for (int i = 0; i < 6; i++)
+        call_on(&h[i], r->ch, &o[i], "Late", "x", 1, NULL);
+    outcome first;
+    call(r, &first, "Echo", "", 0, NULL); /* they have arrived */
+    fini_outcome(&first);
+    trn_rpc_cancel(h[1]);
+    trn_rpc_cancel(h[3]);
+    usleep(10000);
+    trn_channel_shutdown(r->ch);
+    for (int i = 0; i < 6; i++) {
+        wait_for(&o[i]);
+        trn_rpc_unref(h[i]);
+        assert_non_null(o[i].err);
+        fini_outcome(&o[i]);
+    }
+    trn_rpc_server_close(r->s, 0);
+    r->s = NULL;
+    usleep(120000); /* the pool is still answering */
+}
+
+static void closing_lets_calls_finish(void **state)
+{
+    rig *r = *state;
+    outcome o, first;
+    call_on(NULL, r->ch, &o, "Late", "x", 1, NULL);
+    call(r, &first, "Echo", "", 0, NULL);
+    fini_outcome(&first);
+    trn_rpc_server_close(r->s, SECOND);
+    r->s = NULL;
+    wait_for(&o);
+    assert_null(o.err);
+    assert_string_equal((char *)o.p, "x");
+    fini_outcome(&o);
+}
+
 static void metrics_count(void **state)
 {
     rig *r = *state;
@@ -471,6 +518,131 @@ static size_t talk(rig *r, const void *p, size_t n, char *out, size_t max)
         got += (size_t)k;
     close(fd);
     return got;
+}
+
+static int dial(rig *r)
+{
+    trn_addrs a;
+    assert_true(trn_net_known(&a, "127.0.0.1", r->port));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0)
+        return fd;
+    assert_int_equal(connect(fd, &a.a[0].sa, a.a[0].len), 0);
+    struct timeval tv = {3, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    return fd;
+}
+
+/* Reads until the server closes; how long that took. */
+static uint64_t until_closed(int fd)
+{
+    char buf[4096];
+    uint64_t t0 = trn_now_ns();
+    while (recv(fd, buf, sizeof buf, 0) > 0)
+        ;
+    close(fd);
+    return trn_now_ns() - t0;
+}
+
+static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+static const char half_headers[] = "\0\0\1\1\0\0\0\0\1\x82"; /* HEADERS without END_HEADERS */
+
+static void those_who_never_finish_are_dropped(void **state)
+{
+    rig *r = *state;
+    static const struct {
+        const char *p;
+        size_t n;
+    } rows[] = {{"", 0}, {"GET /", 5}, {preface, 10}, {preface, 24}};
+    int fd[5];
+    for (int i = 0; i < 4; i++) {
+        fd[i] = dial(r);
+        assert_int_equal(send(fd[i], rows[i].p, rows[i].n, MSG_NOSIGNAL), rows[i].n);
+    }
+    fd[4] = dial(r);
+    assert_int_equal(send(fd[4], preface, 33, MSG_NOSIGNAL), 33);
+    assert_int_equal(send(fd[4], half_headers, sizeof half_headers - 1, MSG_NOSIGNAL), sizeof half_headers - 1);
+    for (int i = 0; i < 5; i++)
+        assert_true(until_closed(fd[i]) < 2 * SECOND);
+    outcome o; /* one that is merely idle stays */
+    call(r, &o, "Echo", "a", 1, NULL);
+    assert_null(o.err);
+    fini_outcome(&o);
+}
+
+/* A client with an open call that answers nothing any more. */
+static void silent_client_is_noticed(void **state)
+{
+    rig *r = *state;
+    int fd = dial(r);
+    static const char request[] = "\0\0\x43\1\4\0\0\0\1\x83\x86" /* POST, http */
+                                  "\x04\x0f/echo.Echo/Park"
+                                  "\x01\x01x"
+                                  "\0\x0c" "content-type" "\x10" "application/grpc"
+                                  "\0\2te\x08trailers"
+                                  "\0\0\5\0\1\0\0\0\1\0\0\0\0\0";
+    char *fixed = malloc(sizeof request);
+    memcpy(fixed, request, sizeof request);
+    fixed[2] = (char)(sizeof request - 1 - 9 - 14);
+    assert_int_equal(send(fd, preface, 33, MSG_NOSIGNAL), 33);
+    assert_int_equal(send(fd, fixed, sizeof request - 1, MSG_NOSIGNAL), sizeof request - 1);
+    free(fixed);
+    until(&r->e.parked, 1);
+    assert_in_range(until_closed(fd), SECOND / 10, 2 * SECOND); /* pinged after 0.2 s, given up after 0.4 s */
+    until(&r->e.cancelled, 1);
+}
+
+/* A server of ours that hangs: the listener accepts, says who it is, and then nothing. */
+static void silent_server_is_noticed(void **state)
+{
+    rig *r = *state;
+    int fds[TRN_NET_ADDRS], n, port;
+    assert_null(trn_net_listen(fds, &n, &port, "127.0.0.1", 0));
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    trn_channel *ch = trn_channel_new(r->cl, address);
+    trn_channel_set_keepalive(ch, SECOND / 10);
+    outcome o;
+    call_on(NULL, ch, &o, "Park", "", 0, NULL);
+    int fd = -1;
+    for (int i = 0; i < 1000 && fd < 0; i++, usleep(1000))
+        fd = accept(fds[0], NULL, NULL);
+    assert_true(fd >= 0);
+    static const char hello[] = "\0\0\0\4\0\0\0\0\0" "\0\0\x08\6\0\0\0\0\0trainera";
+    assert_int_equal(send(fd, hello, sizeof hello - 1, MSG_NOSIGNAL), sizeof hello - 1);
+    wait_for(&o);
+    expect_error(&o, TRN_UNAVAILABLE, "PING");
+    trn_channel_unref(ch);
+    close(fd);
+    close(fds[0]);
+}
+
+static void out_of_descriptors(void **state)
+{
+    rig *r = *state;
+    struct rlimit old, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    int next = dup(0);
+    close(next);
+    few = old;
+    few.rlim_cur = (rlim_t)next + 21; /* sockets of both sides come out of this */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int fd[64], n = 0;
+    while (n < 64 && (fd[n] = dial(r)) >= 0)
+        n++;
+    assert_in_range(n, 10, 22);
+    struct rusage a, b;
+    getrusage(RUSAGE_SELF, &a);
+    usleep(200000);
+    getrusage(RUSAGE_SELF, &b);
+    assert_true((b.ru_utime.tv_sec - a.ru_utime.tv_sec) * 1000000 + b.ru_utime.tv_usec - a.ru_utime.tv_usec < 100000); /* no spinning */
+    for (int i = 0; i < n; i++)
+        close(fd[i]);
+    outcome o;
+    call(r, &o, "Echo", "a", 1, &(trn_call_opts){.wait_for_ready = true});
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_null(o.err);
+    fini_outcome(&o);
 }
 
 static void http1_on_the_same_port(void **state)
@@ -518,7 +690,6 @@ static void random_bytes_harm_nobody(void **state)
 {
     rig *r = *state;
     char out[65536];
-    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
     unsigned seed = 7;
     for (int i = 0; i < 40; i++) {
         uint8_t junk[2048];
@@ -608,6 +779,12 @@ int main(void)
         RIG(nobody_listens),
         RIG(reconnects_to_a_restarted_server),
         RIG(connection_lost_at_any_point),
+        RIG(late_replies_are_harmless),
+        RIG(closing_lets_calls_finish),
+        cmocka_unit_test_setup_teardown(those_who_never_finish_are_dropped, setup_impatient, teardown),
+        cmocka_unit_test_setup_teardown(silent_client_is_noticed, setup_impatient, teardown),
+        RIG(silent_server_is_noticed),
+        RIG(out_of_descriptors),
         RIG(metrics_count),
         RIG(http1_on_the_same_port),
         RIG(random_bytes_harm_nobody),

@@ -4,12 +4,12 @@
 #define FAMILIES(X)                                                                                                    \
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
-    X(trn_ops_slice)                                                                                                   \
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_accum)                                                                                                   \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_matmul)                                                                                                  \
+    X(trn_ops_gather)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_queue)                                                                                                   \
@@ -17,6 +17,9 @@
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
+    X(trn_ops_segment)                                                                                                 \
+    X(trn_ops_select)                                                                                                  \
+    X(trn_ops_slice)                                                                                                   \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

@@ -93,6 +93,11 @@ trn_err trn_ew_binary(trn_kctx *k, const trn_binary *op) TRN_MUST_USE;          
 trn_err trn_ew_binary_to(trn_kctx *k, const trn_binary *op, trn_dtype to) TRN_MUST_USE;
 trn_err trn_ew_binary_same(trn_kctx *k, const trn_binary *op) TRN_MUST_USE;      /* both shapes must be equal */
 
+/* y[i] = y[i] op x[i], for kernels that gather several rows into one. Numbers of any type. */
+typedef enum trn_accum_op { TRN_ACC_ADD, TRN_ACC_SUB, TRN_ACC_MUL, TRN_ACC_MAX, TRN_ACC_MIN } trn_accum_op;
+bool trn_accum_has(trn_accum_op op, trn_dtype t);
+void trn_accum(trn_accum_op op, trn_dtype t, void *y, const void *x, int64_t n);
+
 #define TRN_UNARY_KERNEL(name, op)                                                                                     \
     static trn_err name(trn_kctx *k) { return trn_ew_unary(k, &op); }
 #define TRN_BINARY_KERNEL(name, op)                                                                                    \

@@ -263,6 +263,30 @@ static trn_err k_complex(trn_kctx *k)
     return trn_ew_binary_to(k, &b_complex, to);
 }
 
+/* ---- accumulating -------------------------------------------------------------------------------------------------------- */
+
+static const trn_binary *const accums[] = {
+    [TRN_ACC_ADD] = &b_add, [TRN_ACC_SUB] = &b_sub, [TRN_ACC_MUL] = &b_mul, [TRN_ACC_MAX] = &b_maxi, [TRN_ACC_MIN] = &b_mini};
+
+bool trn_accum_has(trn_accum_op op, trn_dtype t) { return t != TRN_STRING && (trn_is_half(t) || accums[op]->f[t]); }
+
+void trn_accum(trn_accum_op op, trn_dtype t, void *y, const void *x, int64_t n)
+{
+    int bad;
+    if (!trn_is_half(t)) {
+        accums[op]->f[t](y, y, x, n, 1, 1, &bad, 0);
+        return;
+    }
+    float a[256], b[256];
+    for (int64_t i = 0; i < n; i += 256) {
+        int64_t m = TRN_MIN((int64_t)256, n - i);
+        trn_widen(a, (uint16_t *)y + i, t, m);
+        trn_widen(b, (const uint16_t *)x + i, t, m);
+        accums[op]->f[TRN_FLOAT](a, a, b, m, 1, 1, &bad, 0);
+        trn_narrow((uint16_t *)y + i, a, t, m);
+    }
+}
+
 /* ---- sums of many ---------------------------------------------------------------------------------------------------- */
 
 typedef struct addn_job {

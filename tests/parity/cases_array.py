@@ -262,3 +262,135 @@ def cases_diag(rng, quick):
     for p in ([2, 0, 1], [0], [], [1, 1], [0, 3], [-1, 0]):
         yield C("InvertPermutation", [np.array(p, np.int32)])
         yield C("InvertPermutation", [np.array(p, np.int64)])
+
+
+def cases_gather(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((5,), (4, 3), (2, 3, 4)):
+            for ish in ((), (3,), (2, 2), (0,)):
+                for axis in range(-len(shape), len(shape)):
+                    it = rng.choice([np.int32, np.int64])
+                    x = rand(rng, t, shape)
+                    yield C("GatherV2", [x, rand(rng, it, ish, 0, shape[axis] - 1), np.array(axis, np.int32)])
+                yield C("Gather", [rand(rng, t, shape), rand(rng, np.int32, ish, 0, shape[0] - 1)])
+        for ps, ish, axis, b in (((2, 3, 4), (2, 2), 1, 1), ((2, 3, 4), (2, 3, 2), 2, 2), ((2, 3, 4), (2,), 2, 1), ((2, 3, 4), (2, 5), -1, -1), ((2, 3), (2, 2), 0, 1), ((2, 3), (3, 2), 1, 1)):
+            yield C("GatherV2", [rand(rng, t, ps), rand(rng, np.int32, ish, 0, ps[axis] - 1), np.array(axis, np.int32)], batch_dims=b)
+        for shape in ((5,), (4, 3), (2, 3, 4)):
+            for d in range(0, len(shape) + 2):
+                for ish in ((d,), (3, d), (2, 2, d), (0, d)):
+                    idx = np.stack([rand(rng, np.int32, ish[:-1], 0, (shape + (1,))[i] - 1) for i in range(d)], -1) if d else np.zeros(ish, np.int32)
+                    yield C("GatherNd", [rand(rng, t, shape), idx.astype(np.int32).reshape(ish)])
+                    if 1 <= d <= len(shape) and len(ish) > 1 and t not in (np.bool_, object):
+                        u = rand(rng, t, ish[:-1] + shape[d:])
+                        yield C("ScatterNd", [idx.reshape(ish).astype(np.int32), u, np.array(shape, np.int32)], atol=0.1 if t in (BF16, np.float16) else 1e-5)
+                        yield C("TensorScatterAdd", [rand(rng, t, shape), idx.reshape(ish).astype(np.int32), u], atol=0.1 if t in (BF16, np.float16) else 1e-5)
+                        yield C("TensorScatterSub", [rand(rng, t, shape), idx.reshape(ish).astype(np.int32), u], atol=0.1 if t in (BF16, np.float16) else 1e-5)
+                        if t in REAL:
+                            yield C("TensorScatterMax", [rand(rng, t, shape), idx.reshape(ish).astype(np.int32), u])
+                            yield C("TensorScatterMin", [rand(rng, t, shape), idx.reshape(ish).astype(np.int32), u])
+        x, idx = rand(rng, t, (5, 2)), i32([[3], [1]])
+        yield C("TensorScatterUpdate", [x, idx, rand(rng, t, (2, 2))])
+        yield C("TensorScatterUpdate", [x, idx, rand(rng, t, (2, 3))])
+        n = rng.randint(1, 4)
+        sizes = [rng.randint(0, 4) for _ in range(n)]
+        perm, ix = rng.permutation(sum(sizes)), []
+        for s in sizes:
+            ix.append(perm[:s].astype(np.int32))
+            perm = perm[s:]
+        for tail in ((), (2,), (2, 3)):
+            yield C("DynamicStitch", [ix, [rand(rng, t, (s,) + tail) for s in sizes]])
+            yield C("ParallelDynamicStitch", [ix, [rand(rng, t, (s,) + tail) for s in sizes]])
+            yield C("DynamicPartition", [rand(rng, t, (2, 3) + tail), rand(rng, np.int32, (2, 3), 0, 2)], num_partitions=3)
+            yield C("DynamicPartition", [rand(rng, t, (4,) + tail), rand(rng, np.int32, (4,), 0, 1)], num_partitions=2)
+    x = rand(rng, np.float32, (3, 4))
+    for bad in (3, -1):
+        yield C("GatherV2", [x, i32([bad]), i32(0)])
+        yield C("GatherNd", [x, i32([[bad, 0]])])
+        yield C("ScatterNd", [i32([[bad]]), np.float32([1]), i32([3])])
+        yield C("DynamicPartition", [np.float32([1]), i32([bad])], num_partitions=2)
+    for axis in (2, -3):
+        yield C("GatherV2", [x, i32([0]), i32(axis)])
+    yield C("GatherV2", [np.float32(1), i32([0]), i32(0)])
+    yield C("GatherNd", [np.zeros((0, 2), np.float32), i32([[0]])])
+    yield C("ScatterNd", [i32([[0]]), np.float32([1]), i32([-1])])
+    yield C("ScatterNd", [i32([[0]]), np.float32([[1]]), i32([3])])
+    yield C("DynamicStitch", [[i32([0]), i32([-1])], [np.float32([1]), np.float32([2])]])
+    yield C("DynamicStitch", [[i32([0, 1])], [np.float32([1])]])
+    yield C("DynamicStitch", [[i32([0]), i32([1])], [np.float32([1]), np.float32([[2]])]])
+
+
+def cases_select(rng, quick):
+    for t in pick(rng, quick):
+        for shape in ((), (5,), (3, 4), (2, 3, 2), (0,)):
+            yield C("Select", [rand(rng, np.bool_, shape), rand(rng, t, shape), rand(rng, t, shape)])
+            yield C("Select", [rand(rng, np.bool_, ()), rand(rng, t, shape), rand(rng, t, shape)])
+            if shape:
+                yield C("Select", [rand(rng, np.bool_, shape[:1]), rand(rng, t, shape), rand(rng, t, shape)])
+        for a, b, c in (((), (), ()), ((3,), (), ()), ((), (3,), ()), ((3, 1), (4,), ()), ((4,), (3, 1), (3, 4)), ((2, 1, 4), (3, 1), (1,)), ((3, 4), (3, 4), (3, 4)), ((0,), (1,), ()),
+                        ((), (1, 3), (2, 1)), ((3,), (4,), ()), ((1,), (2, 3), (3,))):
+            yield C("SelectV2", [rand(rng, np.bool_, a), rand(rng, t, b), rand(rng, t, c)])
+        if t is not object:
+            for shape in ((), (5,), (3, 4), (2, 3, 2), (0, 2)):
+                yield C("Where", [rand(rng, t, shape, 0, 1) if t in INTS else np.round(rand(rng, t, shape, 0, 1)).astype(t)])
+    yield C("Select", [rand(rng, np.bool_, (2,)), rand(rng, np.float32, (3,)), rand(rng, np.float32, (3,))])
+    yield C("Select", [rand(rng, np.bool_, (3,)), rand(rng, np.float32, (3,)), rand(rng, np.float32, (2,))])
+    yield C("Select", [rand(rng, np.bool_, (3, 1)), rand(rng, np.float32, (3, 4)), rand(rng, np.float32, (3, 4))])
+    for t in (np.float32, np.float64, np.int32, np.int64, np.uint8, np.float16):
+        for shape in ((), (5,), (300,)):
+            yield C("ClipByValue", [rand(rng, t, shape, -9, 9), np.array(1, t), np.array(4, t)])
+            yield C("ClipByValue", [rand(rng, t, shape, -9, 9), np.array(1, t), rand(rng, t, shape, 2, 5)])
+    for t in REAL + [np.bool_, object]:
+        for n in (0, 1, 6, 40):
+            x = rand(rng, t, (n,), 0, 6)
+            if t in FLOATS:
+                x = np.round(x).astype(t)
+            for o in (tf.int32, tf.int64):
+                yield C("Unique", [x], out_idx=o)
+                yield C("UniqueWithCounts", [x], out_idx=o)
+            yield C("UniqueV2", [x, np.array([], np.int64)])
+            if t is not np.bool_:
+                y = rand(rng, t, (3,), 0, 6)
+                yield C("ListDiff", [x, np.round(y).astype(t) if t in FLOATS else y])
+    for shape, axis in (((4, 2), 0), ((2, 4), 1), ((2, 3, 2), 1), ((2, 3, 2), -1), ((0, 2), 0)):
+        x = rand(rng, np.int32, shape, 0, 1)
+        yield C("UniqueV2", [x, np.array([axis], np.int32)])
+        yield C("UniqueWithCountsV2", [x, np.array([axis], np.int64)], out_idx=tf.int64)
+    yield C("Unique", [rand(rng, np.float32, (2, 2))])
+    yield C("Unique", [np.array([0.0, -0.0, np.nan, np.nan, 1], np.float32)])
+    yield C("UniqueV2", [rand(rng, np.int32, (2, 2)), np.array([2], np.int32)])
+
+
+def cases_segment(rng, quick):
+    for op, types in (("Sum", NUM), ("Prod", NUM), ("Max", REAL), ("Min", REAL)):
+        for t in pick(rng, quick, types, 6):
+            atol = 0.3 if t is BF16 else 0.05 if t is np.float16 else 1e-5
+            tol = 3e-2 if t is BF16 else 5e-3 if t is np.float16 else 1e-5
+            for shape, ish in (((6,), (6,)), ((6, 2), (6,)), ((3, 2, 4), (3, 2)), ((0, 2), (0,)), ((3,), ()), ((600, 3), (600,)) if op != "Prod" else ((3,), (3,))):
+                yield C("UnsortedSegment" + op, [rand(rng, t, shape, -2, 2), rand(rng, np.int32, ish, -1, 3), i32(4)], atol=atol * (3 if 600 in shape else 1), tol=tol)
+            for shape in ((6,), (6, 2), (1, 3), (0, 2), (5, 0)):
+                ids = np.sort(rng.randint(0, 4, shape[0])).astype(rng.choice([np.int32, np.int64]))
+                if t in FLOATS or t in CPLX or op != "Mean":
+                    yield C("Segment" + op, [rand(rng, t, shape, -2, 2), ids], atol=atol, tol=tol)
+                if op == "Sum":
+                    yield C("SegmentMean", [rand(rng, t, shape, 0, 2), ids], atol=atol, tol=tol)
+    for t in (np.float32, np.float64, np.float16, BF16):
+        atol = 0.3 if t is BF16 else 0.05 if t is np.float16 else 1e-5
+        for shape in ((6,), (6, 2), (1, 3), (4, 20)):
+            n = rng.randint(1, 8)
+            ids = np.sort(rng.randint(0, 4, n)).astype(np.int32)
+            idx = rng.randint(0, shape[0], n).astype(rng.choice([np.int32, np.int64]))
+            for op in ("Sum", "Mean", "SqrtN"):
+                yield C("SparseSegment" + op, [rand(rng, t, shape), idx, ids], atol=atol)
+                yield C("SparseSegment%sWithNumSegments" % op, [rand(rng, t, shape), idx, ids, i32(5)], atol=atol)
+                yield C("SparseSegment%sGrad" % op, [rand(rng, t, (5,) + shape[1:]), idx, ids, i32(shape[0])], atol=atol)
+    x = rand(rng, np.float32, (3, 2))
+    for ids in ([0, 1], [0, 2, 1], [-1, 0, 0], [[0, 0, 0]]):
+        yield C("SegmentSum", [x, i32(ids)])
+        yield C("SparseSegmentSum", [x, i32([0, 1, 2]), i32(ids)])
+    yield C("SparseSegmentSum", [x, i32([0, 3]), i32([0, 0])])
+    yield C("SparseSegmentSumWithNumSegments", [x, i32([0, 1]), i32([0, 5]), i32(3)])
+    yield C("UnsortedSegmentSum", [x, i32([0, 1, 4]), i32(4)])
+    yield C("UnsortedSegmentSum", [x, i32([0, 1]), i32(4)])
+    yield C("UnsortedSegmentSum", [x, i32([0, 1, 2]), i32(-1)])
+    yield C("UnsortedSegmentSum", [x, i32([0, 1, 2]), i32([4])])
+    yield C("SparseSegmentMeanGrad", [x, i32([0, 1]), i32([0, 5]), i32(3)])

@@ -2,16 +2,17 @@
 #include "op/families.h"
 
 #define FAMILIES(X)                                                                                                    \
+    X(trn_ops_accum)                                                                                                   \
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
     X(trn_ops_cast)                                                                                                    \
-    X(trn_ops_accum)                                                                                                   \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
-    X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
+    X(trn_ops_matmul)                                                                                                  \
+    X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \

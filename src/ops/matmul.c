@@ -1,271 +1,486 @@
-/* Matrix products. Rows of the result are split over threads; the inner loop adds four scaled rows of b to a row of the result, which the compiler
- * vectorises. A transposed operand is copied into row order first: the copy is small beside the product. */
+/* Matrix products.
+ *
+ * float and double: the classic blocked scheme. Panels of A and B are packed so that the micro-kernel reads both in order and keeps a tile
+ * of C in registers; packing also takes care of transposes. Other types use plain loops. Halves are widened to float.
+ */
 #include <complex.h>
+#include <math.h>
 #include <stdlib.h>
+#undef I
 
 #include "ops/kern.h"
+#include "ops/vmath.h"
 
-#define INNER(T, S, SIMD)                                                                                              \
-    SIMD static void rows_##S(void *vc, const void *va, const void *vb, int64_t rows, int64_t k, int64_t n)            \
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TRN_NO_CLONES) && \
+    !defined(__clang__)
+#define GEMM_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+#else
+#define GEMM_CLONES
+#endif
+
+/* C[m,n] (row stride ldc) = or += A·B with A[i,k] at a[i·ars + k·acs], B[k,j] at b[k·brs + j·bcs]. */
+typedef struct gemm_args {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t ars, acs, brs, bcs;
+    void *c;
+    int64_t ldc;
+    bool conj_a, conj_b;
+} gemm_args;
+
+enum { MR = 6, KC = 256, MC = 96, NC = 1024 };
+
+typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
+
+/* Tile of MR x NR; NR is two vectors. `first`: C is overwritten, not added to. */
+#define GEMM(T, V, tag, L)                                                                                             \
+    GEMM_CLONES static void panel_##tag(int64_t kc, const T *a, const T *b, T *c, int64_t ldc, int64_t mr, int64_t nr, bool first) \
     {                                                                                                                  \
-        T *c = vc;                                                                                                     \
-        const T *a = va, *b = vb;                                                                                      \
-        for (int64_t i = 0; i < rows; i++, c += n, a += k) {                                                           \
-            for (int64_t j = 0; j < n; j++)                                                                            \
-                c[j] = 0;                                                                                              \
-            int64_t p = 0;                                                                                             \
-            for (; p + 4 <= k; p += 4) {                                                                               \
-                const T a0 = a[p], a1 = a[p + 1], a2 = a[p + 2], a3 = a[p + 3];                                        \
-                const T *b0 = b + p * n, *b1 = b0 + n, *b2 = b1 + n, *b3 = b2 + n;                                     \
-                TRN_IVDEP                                                                                              \
-                for (int64_t j = 0; j < n; j++)                                                                        \
-                    c[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];                                         \
-            }                                                                                                          \
-            for (; p < k; p++) {                                                                                       \
-                const T a0 = a[p];                                                                                     \
-                const T *b0 = b + p * n;                                                                               \
-                TRN_IVDEP                                                                                              \
-                for (int64_t j = 0; j < n; j++)                                                                        \
-                    c[j] += a0 * b0[j];                                                                                \
+        V x[MR][2];                                                                                                    \
+        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++) x[r][0] = x[r][1] = (V){0};                               \
+        for (int64_t k = 0; k < kc; k++, a += MR, b += 2 * L) {                                                        \
+            V b0 = *(const V *)b, b1 = *(const V *)(b + L);                                                            \
+            _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                       \
+            {                                                                                                          \
+                x[r][0] += a[r] * b0;                                                                                  \
+                x[r][1] += a[r] * b1;                                                                                  \
             }                                                                                                          \
         }                                                                                                              \
+        T t[MR * 2 * L];                                                                                               \
+        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                           \
+        {                                                                                                              \
+            *(V *)(t + r * 2 * L) = x[r][0];                                                                           \
+            *(V *)(t + r * 2 * L + L) = x[r][1];                                                                       \
+        }                                                                                                              \
+        for (int64_t r = 0; r < mr; r++)                                                                               \
+            for (int64_t j = 0; j < nr; j++)                                                                           \
+                c[r * ldc + j] = first ? t[r * 2 * L + j] : c[r * ldc + j] + t[r * 2 * L + j];                         \
+    }                                                                                                                  \
+    static void pack_a_##tag(T *to, const T *a, int64_t rs, int64_t cs, int64_t m, int64_t kc)                         \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < m; i += MR)                                                                            \
+            for (int64_t k = 0; k < kc; k++)                                                                           \
+                for (int64_t r = 0; r < MR; r++)                                                                       \
+                    *to++ = i + r < m ? a[(i + r) * rs + k * cs] : 0;                                                  \
+    }                                                                                                                  \
+    static void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                         \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < n; j += 2 * L)                                                                         \
+            for (int64_t k = 0; k < kc; k++, to += 2 * L) {                                                            \
+                const T *from = b + k * rs + j * cs;                                                                   \
+                int64_t w = TRN_MIN((int64_t)2 * L, n - j);                                                            \
+                if (cs == 1 && w == 2 * L)                                                                             \
+                    memcpy(to, from, sizeof(T) * 2 * L);                                                               \
+                else                                                                                                   \
+                    for (int64_t q = 0; q < 2 * L; q++)                                                                \
+                        to[q] = q < w ? from[q * cs] : 0;                                                              \
+            }                                                                                                          \
+    }                                                                                                                  \
+    static bool gemm_##tag(const gemm_args *g)                                                                         \
+    {                                                                                                                  \
+        const T *a = g->a, *b = g->b;                                                                                  \
+        T *c = g->c;                                                                                                   \
+        int64_t kc_max = TRN_MIN(g->k, (int64_t)KC), mc_max = TRN_MIN((g->m + MR - 1) / MR * MR, (int64_t)MC),         \
+                nc_max = TRN_MIN((g->n + 2 * L - 1) / (2 * L) * (2 * L), (int64_t)NC);                                 \
+        T *pa = aligned_alloc(64, (sizeof(T) * (size_t)(kc_max * (mc_max + nc_max)) + 63) / 64 * 64);                  \
+        if (!pa)                                                                                                       \
+            return false;                                                                                              \
+        T *pb = pa + kc_max * mc_max;                                                                                  \
+        for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
+            for (int64_t kk = 0; kk < g->k; kk += KC) {                                                                \
+                int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN((int64_t)KC, g->k - kk);                    \
+                pack_b_##tag(pb, b + kk * g->brs + jc * g->bcs, g->brs, g->bcs, kc, nc);                               \
+                for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
+                    int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
+                    pack_a_##tag(pa, a + ic * g->ars + kk * g->acs, g->ars, g->acs, mc, kc);                           \
+                    for (int64_t j = 0; j < nc; j += 2 * L)                                                            \
+                        for (int64_t i = 0; i < mc; i += MR)                                                           \
+                            panel_##tag(kc, pa + i * kc, pb + j * kc, c + (ic + i) * g->ldc + jc + j, g->ldc,          \
+                                        TRN_MIN((int64_t)MR, mc - i), TRN_MIN((int64_t)2 * L, nc - j), kk == 0);       \
+                }                                                                                                      \
+            }                                                                                                          \
+        free(pa);                                                                                                      \
+        return true;                                                                                                   \
     }
-INNER(float, f32, TRN_SIMD)
-INNER(double, f64, TRN_SIMD)
-INNER(uint32_t, i32, TRN_SIMD) /* two's complement wraps alike for both signs */
-INNER(uint64_t, i64, )
-INNER(float _Complex, c64, )
-INNER(double _Complex, c128, )
+GEMM(float, vf, f32, 8)
+GEMM(double, vd, f64, 4)
 
-typedef void (*rows_fn)(void *, const void *, const void *, int64_t, int64_t, int64_t);
-static const rows_fn inner[TRN_DTYPE_END] = {
-    [TRN_FLOAT] = rows_f32, [TRN_DOUBLE] = rows_f64, [TRN_INT32] = rows_i32, [TRN_INT64] = rows_i64, [TRN_COMPLEX64] = rows_c64, [TRN_COMPLEX128] = rows_c128};
+/* A vector times a matrix or the like: packing would cost as much as the work. */
+#define DOTS(T, tag, W)                                                                                                \
+    static bool plain_##tag(const gemm_args *g)                                                                        \
+    {                                                                                                                  \
+        const T *a = g->a, *b = g->b;                                                                                  \
+        T *c = g->c;                                                                                                   \
+        for (int64_t i = 0; i < g->m; i++) {                                                                           \
+            T *row = c + i * g->ldc;                                                                                   \
+            if (g->bcs == 1 && g->n > 1) {                                                                             \
+                memset(row, 0, sizeof(T) * (size_t)g->n);                                                              \
+                for (int64_t k = 0; k < g->k; k++) {                                                                   \
+                    T v = a[i * g->ars + k * g->acs];                                                                  \
+                    const T *br = b + k * g->brs;                                                                      \
+                    for (int64_t j = 0; j < g->n; j++)                                                                 \
+                        row[j] = (T)((W)row[j] + (W)v * (W)br[j]);                                                     \
+                }                                                                                                      \
+            } else {                                                                                                   \
+                for (int64_t j = 0; j < g->n; j++) {                                                                   \
+                    W s0 = 0, s1 = 0, s2 = 0, s3 = 0;                                                                  \
+                    const T *ar = a + i * g->ars, *bc = b + j * g->bcs;                                                \
+                    int64_t k = 0;                                                                                     \
+                    for (; k + 4 <= g->k; k += 4) {                                                                    \
+                        s0 += (W)ar[k * g->acs] * (W)bc[k * g->brs];                                                   \
+                        s1 += (W)ar[(k + 1) * g->acs] * (W)bc[(k + 1) * g->brs];                                       \
+                        s2 += (W)ar[(k + 2) * g->acs] * (W)bc[(k + 2) * g->brs];                                       \
+                        s3 += (W)ar[(k + 3) * g->acs] * (W)bc[(k + 3) * g->brs];                                       \
+                    }                                                                                                  \
+                    for (; k < g->k; k++)                                                                              \
+                        s0 += (W)ar[k * g->acs] * (W)bc[k * g->brs];                                                   \
+                    row[j] = (T)((s0 + s1) + (s2 + s3));                                                               \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        return true;                                                                                                   \
+    }
+DOTS(float, f32, float)
+DOTS(double, f64, double)
+DOTS(int16_t, i16, uint32_t)
+DOTS(int32_t, i32, uint32_t)
+DOTS(int64_t, i64, uint64_t)
 
-/* y[c][r] = x[r][c], conjugated when asked for. */
-static void transpose(void *vy, const void *vx, int64_t rows, int64_t cols, trn_dtype t, bool conj)
+#define COMPLEX_DOTS(T, tag, conj_fn)                                                                                  \
+    static bool plain_##tag(const gemm_args *g)                                                                        \
+    {                                                                                                                  \
+        const T *a = g->a, *b = g->b;                                                                                  \
+        T *c = g->c;                                                                                                   \
+        for (int64_t i = 0; i < g->m; i++)                                                                             \
+            for (int64_t j = 0; j < g->n; j++) {                                                                       \
+                T s = 0;                                                                                               \
+                for (int64_t k = 0; k < g->k; k++) {                                                                   \
+                    T u = a[i * g->ars + k * g->acs], v = b[k * g->brs + j * g->bcs];                                  \
+                    s += (g->conj_a ? conj_fn(u) : u) * (g->conj_b ? conj_fn(v) : v);                                  \
+                }                                                                                                      \
+                c[i * g->ldc + j] = s;                                                                                 \
+            }                                                                                                          \
+        return true;                                                                                                   \
+    }
+COMPLEX_DOTS(float _Complex, c64, conjf)
+COMPLEX_DOTS(double _Complex, c128, conj)
+
+static bool gemm_run(trn_dtype t, const gemm_args *g)
 {
-    size_t size = trn_dtype_size(t);
-    for (int64_t r0 = 0; r0 < rows; r0 += 16)
-        for (int64_t c0 = 0; c0 < cols; c0 += 16)
-            for (int64_t r = r0; r < TRN_MIN(r0 + 16, rows); r++)
-                for (int64_t c = c0; c < TRN_MIN(c0 + 16, cols); c++)
-                    memcpy((char *)vy + (size_t)(c * rows + r) * size, (const char *)vx + (size_t)(r * cols + c) * size, size);
-    if (conj && t == TRN_COMPLEX64)
-        for (int64_t i = 0; i < rows * cols; i++)
-            ((float _Complex *)vy)[i] = conjf(((float _Complex *)vy)[i]);
-    if (conj && t == TRN_COMPLEX128)
-        for (int64_t i = 0; i < rows * cols; i++)
-            ((double _Complex *)vy)[i] = (__extension__ ~((double _Complex *)vy)[i]);
+    bool small = g->m == 1 || g->n == 1 || g->m * g->n * g->k < 8192; /* no overflow: all three fit memory */
+    switch (t) {
+    case TRN_FLOAT: return small ? plain_f32(g) : gemm_f32(g);
+    case TRN_DOUBLE: return small ? plain_f64(g) : gemm_f64(g);
+    case TRN_INT16: return plain_i16(g);
+    case TRN_INT32: return plain_i32(g);
+    case TRN_INT64: return plain_i64(g);
+    case TRN_COMPLEX64: return plain_c64(g);
+    default: return plain_c128(g);
+    }
 }
 
-typedef struct product {
-    char *c;
-    const char *a, *b;
-    int64_t m, k, n;
+typedef struct gemm_job {
+    trn_dtype t;
     size_t size;
-    rows_fn f;
-} product;
+    gemm_args g;
+    _Atomic bool failed;
+} gemm_job;
 
-static void some_rows(void *arg, int64_t begin, int64_t end)
+static void gemm_rows(void *arg, int64_t lo, int64_t hi)
 {
-    const product *p = arg;
-    p->f(p->c + (size_t)(begin * p->n) * p->size, p->a + (size_t)(begin * p->k) * p->size, p->b, end - begin, p->k, p->n);
+    gemm_job *j = arg;
+    gemm_args g = j->g;
+    g.m = hi - lo;
+    g.a = (const char *)g.a + (lo * g.ars) * (int64_t)j->size;
+    g.c = (char *)g.c + (lo * g.ldc) * (int64_t)j->size;
+    if (!gemm_run(j->t, &g))
+        j->failed = true;
+}
+static void gemm_cols(void *arg, int64_t lo, int64_t hi)
+{
+    gemm_job *j = arg;
+    gemm_args g = j->g;
+    g.n = hi - lo;
+    g.b = (const char *)g.b + (lo * g.bcs) * (int64_t)j->size;
+    g.c = (char *)g.c + lo * (int64_t)j->size;
+    if (!gemm_run(j->t, &g))
+        j->failed = true;
 }
 
-/* A matrix in row order, in the type that is computed in: itself, or a copy in `tmp` (to be freed). */
-static const void *in_order(trn_err *err, void **tmp, const void *x, int64_t rows, int64_t cols, trn_dtype t, bool transposed, bool conj)
+static trn_err gemm(trn_kctx *k, trn_dtype t, const gemm_args *g)
 {
-    *tmp = NULL;
-    if (!transposed && !trn_is_half(t))
-        return x;
-    trn_dtype ct = trn_is_half(t) ? TRN_FLOAT : t;
-    size_t bytes = (size_t)(rows * cols) * trn_dtype_size(ct);
-    void *wide = NULL;
-    if (trn_is_half(t)) {
-        wide = malloc(bytes + 1);
-        if (!wide) {
-            *err = trn_err_oom();
-            return NULL;
-        }
-        trn_widen(wide, x, t, rows * cols);
-        x = wide;
-    }
-    if (transposed) {
-        *tmp = malloc(bytes + 1);
-        if (!*tmp) {
-            free(wide);
-            *err = trn_err_oom();
-            return NULL;
-        }
-        transpose(*tmp, x, cols, rows, ct, conj); /* x is cols × rows as it lies */
-        free(wide);
-        return *tmp;
-    }
-    *tmp = wide;
-    return wide;
-}
-
-/* c[m][n] = a·b; ta, tb: the operand lies transposed. */
-static trn_err multiply(const trn_kctx *kc, void *c, const void *a, const void *b, int64_t m, int64_t k, int64_t n, trn_dtype t, bool ta, bool tb, bool conj)
-{
-    if (!m || !n)
+    gemm_job j = {.t = t, .size = trn_dtype_size(t), .g = *g};
+    if (g->m == 0 || g->n == 0)
         return TRN_OK;
-    trn_err err = TRN_OK;
-    void *atmp = NULL, *btmp = NULL, *out = NULL;
-    const void *pa = in_order(&err, &atmp, a, m, k, t, ta, conj);
-    const void *pb = err ? NULL : in_order(&err, &btmp, b, k, n, t, tb, conj);
-    trn_dtype ct = trn_is_half(t) ? TRN_FLOAT : t;
-    if (!err && trn_is_half(t) && !(out = malloc((size_t)(m * n) * sizeof(float))))
-        err = trn_err_oom();
-    if (!err) {
-        product p = {out ? out : c, pa, pb, m, k, n, trn_dtype_size(ct), inner[ct]};
-        int64_t grain = TRN_MAX(1, (1 << 16) / TRN_MAX(k * n, 1));
-        trn_k_for(kc, m, grain, some_rows, &p);
-        if (out)
-            trn_narrow(c, out, t, m * n);
+    if (g->k == 0) {
+        for (int64_t i = 0; i < g->m; i++)
+            memset((char *)g->c + (size_t)(i * g->ldc) * j.size, 0, (size_t)g->n * j.size);
+        return TRN_OK;
     }
-    free(atmp);
-    free(btmp);
-    free(out);
-    return err;
+    int64_t work = TRN_MAX(g->k * 2, (int64_t)1);
+    if (g->m >= g->n)
+        trn_k_for(k, g->m, TRN_MAX((int64_t)262144 / (work * g->n), (int64_t)48), gemm_rows, &j);
+    else
+        trn_k_for(k, g->n, TRN_MAX((int64_t)262144 / (work * g->m), (int64_t)128), gemm_cols, &j);
+    return j.failed ? trn_err_oom() : TRN_OK;
 }
 
-static trn_err matmul_into(trn_tensor **y, trn_kctx *k)
+/* ---- kernels ------------------------------------------------------------------------------------------------------------------ */
+
+static trn_err widened(trn_tensor **out, const trn_tensor *x)
+{
+    TRN_TRY(trn_tensor_new(out, TRN_FLOAT, &x->shape));
+    trn_widen((*out)->data, x->data, x->dtype, x->count);
+    return TRN_OK;
+}
+
+/* x: [..., r, c] read transposed when asked. */
+typedef struct mat {
+    int64_t rows, cols, rs, cs;
+} mat;
+static mat mat_of(const trn_shape *s, bool transpose)
+{
+    int64_t r = s->dim[s->rank - 2], c = s->dim[s->rank - 1];
+    return transpose ? (mat){c, r, 1, c} : (mat){r, c, c, 1};
+}
+
+static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
 {
     const trn_tensor *a = trn_in(k, 0), *b = trn_in(k, 1);
-    bool ta = trn_attr_bool(k->node, "transpose_a"), tb = trn_attr_bool(k->node, "transpose_b");
-    char sa[TRN_SHAPE_TEXT], sb[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(a->shape.rank == 2, "In[0] is not a matrix. Instead it has shape %s", trn_shape_text(sa, &a->shape));
-    TRN_CHECK_ARG(b->shape.rank == 2, "In[1] is not a matrix. Instead it has shape %s", trn_shape_text(sb, &b->shape));
-    int64_t m = a->shape.dim[ta], ka = a->shape.dim[!ta], kb = b->shape.dim[tb], n = b->shape.dim[!tb];
-    TRN_CHECK_ARG(ka == kb, "Matrix size-incompatible: In[0]: %s, In[1]: %s", trn_shape_text(sa, &a->shape), trn_shape_text(sb, &b->shape));
-    trn_shape shape = trn_shape_of(2, m, n);
-    TRN_TRY(trn_out_new(y, k, 0, a->dtype, &shape));
-    return multiply(k, (*y)->data, a->data, b->data, m, ka, n, a->dtype, ta, tb, false);
+    char x[TRN_SHAPE_TEXT], z[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(a->shape.rank == 2 && b->shape.rank == 2, "In[0] and In[1] must be matrices: %s and %s", trn_shape_text(x, &a->shape),
+                  trn_shape_text(z, &b->shape));
+    mat ma = mat_of(&a->shape, ta), mb = mat_of(&b->shape, tb);
+    TRN_CHECK_ARG(ma.cols == mb.rows, "Matrix size-incompatible: In[0]: %s, In[1]: %s", trn_shape_text(x, &a->shape), trn_shape_text(z, &b->shape));
+    trn_shape s = {.rank = 2, .dim = {ma.rows, mb.cols}};
+    int64_t n;
+    TRN_TRY(trn_count_checked(&n, &s));
+    TRN_TRY(trn_out_new(y, k, 0, a->dtype, &s));
+    gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols};
+    g.a = a->data;
+    g.b = b->data;
+    g.c = (*y)->data;
+    if (!trn_is_half(a->dtype))
+        return gemm(k, a->dtype, &g);
+    trn_tensor *wa = NULL, *wb = NULL, *wc = NULL;
+    trn_err e = widened(&wa, a);
+    if (!e)
+        e = widened(&wb, b);
+    if (!e)
+        e = trn_tensor_new(&wc, TRN_FLOAT, &s);
+    if (!e) {
+        g.a = wa->data;
+        g.b = wb->data;
+        g.c = wc->data;
+        e = gemm(k, TRN_FLOAT, &g);
+    }
+    if (!e)
+        trn_narrow((*y)->data, TRN_DATA(wc, float), a->dtype, wc->count);
+    trn_tensor_unref(wa);
+    trn_tensor_unref(wb);
+    trn_tensor_unref(wc);
+    return e;
 }
 
-static trn_err matmul(trn_kctx *k)
+static trn_err k_matmul(trn_kctx *k)
 {
     trn_tensor *y;
-    return matmul_into(&y, k);
+    return product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b"));
+}
+static trn_err sh_matmul(trn_shctx *s)
+{
+    TRN_TRY(trn_sh_rank_of(s, 0, 2));
+    TRN_TRY(trn_sh_rank_of(s, 1, 2));
+    bool ta = trn_attr_bool(s->node, "transpose_a"), tb = trn_attr_bool(s->node, "transpose_b");
+    const trn_shape *a = &s->in[0], *b = &s->in[1];
+    int64_t m = a->rank < 0 ? -1 : a->dim[ta], ka = a->rank < 0 ? -1 : a->dim[!ta], kb = b->rank < 0 ? -1 : b->dim[tb], n = b->rank < 0 ? -1 : b->dim[!tb];
+    TRN_CHECK_ARG(ka < 0 || kb < 0 || ka == kb, "inner dimensions differ: %lld and %lld", (long long)ka, (long long)kb);
+    s->out[0] = trn_shape_of(2, m, n);
+    return TRN_OK;
 }
 
-static trn_err matmul_shape(trn_shctx *s)
+static trn_err batch_matmul(trn_kctx *k, bool broadcast)
+{
+    const trn_tensor *a = trn_in(k, 0), *b = trn_in(k, 1);
+    bool ta = trn_attr_bool(k->node, "adj_x"), tb = trn_attr_bool(k->node, "adj_y");
+    char x[TRN_SHAPE_TEXT], z[TRN_SHAPE_TEXT];
+    trn_shape_text(x, &a->shape);
+    trn_shape_text(z, &b->shape);
+    TRN_CHECK_ARG(a->shape.rank >= 2 && b->shape.rank >= 2, "In[0] and In[1] must be at least matrices: %s and %s", x, z);
+    trn_shape la = a->shape, lb = b->shape;
+    la.rank -= 2;
+    lb.rank -= 2;
+    TRN_CHECK_ARG(broadcast || trn_shape_eq(&la, &lb), "In[0] and In[1] must have the same batch dimensions: %s and %s", x, z);
+    trn_bcast c;
+    TRN_TRY(trn_bcast_make(&c, &la, &lb));
+    mat ma = mat_of(&a->shape, ta), mb = mat_of(&b->shape, tb);
+    TRN_CHECK_ARG(ma.cols == mb.rows, "Matrix size-incompatible: In[0]: %s, In[1]: %s", x, z);
+    trn_shape s = c.out;
+    s.dim[s.rank++] = ma.rows;
+    s.dim[s.rank++] = mb.cols;
+    int64_t count;
+    TRN_TRY(trn_count_checked(&count, &s));
+    trn_tensor *y, *wa = NULL, *wb = NULL, *wy = NULL;
+    TRN_TRY(trn_out_new(&y, k, 0, a->dtype, &s));
+    if (!count)
+        return TRN_OK;
+    trn_dtype t = a->dtype;
+    trn_err e = TRN_OK;
+    const char *pa = a->data, *pb = b->data;
+    char *py = y->data;
+    if (trn_is_half(t)) {
+        e = widened(&wa, a);
+        if (!e)
+            e = widened(&wb, b);
+        if (!e)
+            e = trn_tensor_new(&wy, TRN_FLOAT, &s);
+        if (!e) {
+            pa = wa->data;
+            pb = wb->data;
+            py = wy->data;
+        }
+        t = TRN_FLOAT;
+    }
+    int64_t size = (int64_t)trn_dtype_size(t), na = ma.rows * ma.cols, nb = mb.rows * mb.cols, ny = ma.rows * mb.cols, batches = count / ny;
+    int64_t at[TRN_MAX_RANK] = {0}, ao = 0, bo = 0;
+    for (int64_t i = 0; i < batches && !e; i++) {
+        gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols, .conj_a = ta, .conj_b = tb};
+        g.a = pa + ao * na * size;
+        g.b = pb + bo * nb * size;
+        g.c = py + i * ny * size;
+        e = gemm(k, t, &g);
+        for (int d = c.rank - 1; d >= 0; d--) {
+            ao += c.sa[d];
+            bo += c.sb[d];
+            if (++at[d] < c.dim[d])
+                break;
+            ao -= c.sa[d] * c.dim[d];
+            bo -= c.sb[d] * c.dim[d];
+            at[d] = 0;
+        }
+    }
+    if (wy && !e)
+        trn_narrow(y->data, TRN_DATA(wy, float), y->dtype, y->count);
+    trn_tensor_unref(wa);
+    trn_tensor_unref(wb);
+    trn_tensor_unref(wy);
+    return e;
+}
+static trn_err k_batch_matmul(trn_kctx *k) { return batch_matmul(k, false); }
+static trn_err k_batch_matmul_v2(trn_kctx *k) { return batch_matmul(k, true); }
+static trn_err sh_batch_matmul(trn_shctx *s)
 {
     const trn_shape *a = &s->in[0], *b = &s->in[1];
-    bool ta = trn_attr_bool(s->node, "transpose_a"), tb = trn_attr_bool(s->node, "transpose_b");
-    TRN_CHECK_ARG((a->rank == 2 || a->rank < 0) && (b->rank == 2 || b->rank < 0), "%s: MatMul of something that is not a matrix", s->node->name);
-    s->out[0] = trn_shape_of(2, a->rank < 0 ? INT64_C(-1) : a->dim[ta], b->rank < 0 ? INT64_C(-1) : b->dim[!tb]);
+    s->out[0] = trn_shape_unknown();
+    if (a->rank < 0 || b->rank < 0)
+        return TRN_OK;
+    TRN_CHECK_ARG(a->rank >= 2 && b->rank >= 2, "both inputs must be at least matrices");
+    bool ta = trn_attr_bool(s->node, "adj_x"), tb = trn_attr_bool(s->node, "adj_y");
+    trn_shape la = *a, lb = *b, r;
+    la.rank -= 2;
+    lb.rank -= 2;
+    TRN_TRY(trn_sh_broadcast(&r, &la, &lb));
+    int64_t ka = a->dim[a->rank - 1 - ta], kb = b->dim[b->rank - 2 + tb];
+    TRN_CHECK_ARG(ka < 0 || kb < 0 || ka == kb, "inner dimensions differ: %lld and %lld", (long long)ka, (long long)kb);
+    r.dim[r.rank++] = a->dim[a->rank - 2 + ta];
+    r.dim[r.rank++] = b->dim[b->rank - 1 - tb];
+    s->out[0] = r;
     return TRN_OK;
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------------- */
+/* ---- with what follows it ------------------------------------------------------------------------------------------------------- */
 
-/* Batch dims broadcast (V2); the offset of each operand's matrix follows from the result's batch index. */
-static trn_err batch_matmul_as(trn_kctx *k, bool broadcast)
+typedef enum { ACT_NONE, ACT_RELU, ACT_RELU6, ACT_ELU, ACT_LEAKY, ACT_TANH, ACT_SIGMOID } act_kind;
+
+static void activate(float *x, int64_t n, act_kind act, float alpha)
 {
-    const trn_tensor *x = trn_in(k, 0), *y = trn_in(k, 1);
-    bool tx = trn_attr_bool(k->node, "adj_x"), ty = trn_attr_bool(k->node, "adj_y");
-    char sx[TRN_SHAPE_TEXT], sy[TRN_SHAPE_TEXT];
-    int rx = x->shape.rank, ry = y->shape.rank;
-    TRN_CHECK_ARG(rx >= 2, "In[0] ndims must be >= 2: %d", rx);
-    TRN_CHECK_ARG(ry >= 2, "In[1] ndims must be >= 2: %d", ry);
-    TRN_CHECK_ARG(broadcast || rx == ry, "In[0] and In[1] has different ndims: %s vs. %s", trn_shape_text(sx, &x->shape), trn_shape_text(sy, &y->shape));
-    int64_t m = x->shape.dim[rx - 2 + tx], kx = x->shape.dim[rx - 1 - tx], ky = y->shape.dim[ry - 2 + ty], n = y->shape.dim[ry - 1 - ty];
-    TRN_CHECK_ARG(kx == ky, "Matrix size-incompatible: In[0]: %s, In[1]: %s", trn_shape_text(sx, &x->shape), trn_shape_text(sy, &y->shape));
-    trn_shape out = {.rank = TRN_MAX(rx, ry)};
-    int nb = out.rank - 2;
-    int64_t stride_x[TRN_MAX_RANK] = {0}, stride_y[TRN_MAX_RANK] = {0}, batches = 1, px = 1, py = 1;
-    for (int i = nb - 1; i >= 0; i--) {
-        int ix = i - (nb - (rx - 2)), iy = i - (nb - (ry - 2));
-        int64_t dx = ix < 0 ? 1 : x->shape.dim[ix], dy = iy < 0 ? 1 : y->shape.dim[iy];
-        TRN_CHECK_ARG(dx == dy || (broadcast && (dx == 1 || dy == 1)), "In[0] and In[1] must have compatible batch dimensions: %s vs. %s",
-                      trn_shape_text(sx, &x->shape), trn_shape_text(sy, &y->shape));
-        out.dim[i] = dx == 1 ? dy : dx;
-        stride_x[i] = dx == 1 ? 0 : px;
-        stride_y[i] = dy == 1 ? 0 : py;
-        px *= dx;
-        py *= dy;
-        batches *= out.dim[i];
+    switch (act) {
+    case ACT_NONE: return;
+    case ACT_RELU:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = x[i] < 0 ? 0 : x[i];
+        return;
+    case ACT_RELU6:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = x[i] < 0 ? 0 : x[i] > 6 ? 6 : x[i];
+        return;
+    case ACT_ELU:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = x[i] < 0 ? trn_v_expm1f(x[i]) : x[i];
+        return;
+    case ACT_LEAKY:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = x[i] > 0 ? x[i] : alpha * x[i];
+        return;
+    case ACT_TANH:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = trn_v_tanhf(x[i]);
+        return;
+    case ACT_SIGMOID:
+        for (int64_t i = 0; i < n; i++)
+            x[i] = trn_v_sigmoidf(x[i]);
+        return;
     }
-    out.dim[nb] = m;
-    out.dim[nb + 1] = n;
-    trn_tensor *z;
-    TRN_TRY(trn_out_new(&z, k, 0, x->dtype, &out));
-    size_t size = trn_dtype_size(x->dtype);
-    for (int64_t i = 0; i < batches; i++) {
-        int64_t rest = i, ox = 0, oy = 0;
-        for (int d = nb - 1; d >= 0; d--) {
-            int64_t at = rest % out.dim[d];
-            rest /= out.dim[d];
-            ox += at * stride_x[d];
-            oy += at * stride_y[d];
-        }
-        TRN_TRY(multiply(k, (char *)z->data + (size_t)(i * m * n) * size, (const char *)x->data + (size_t)(ox * m * kx) * size,
-                         (const char *)y->data + (size_t)(oy * ky * n) * size, m, kx, n, x->dtype, tx, ty, true));
+}
+
+/* What the master's optimiser writes: MatMul, BiasAdd and perhaps an activation in one node. */
+static trn_err k_fused_matmul(trn_kctx *k)
+{
+    const trn_attr *f = trn_node_attr(k->node, "fused_ops");
+    static const struct {
+        const char *name;
+        act_kind act;
+    } acts[] = {{"Relu", ACT_RELU}, {"Relu6", ACT_RELU6}, {"Elu", ACT_ELU}, {"LeakyRelu", ACT_LEAKY}, {"Tanh", ACT_TANH}, {"Sigmoid", ACT_SIGMOID}};
+    TRN_CHECK_ARG(f && f->n >= 1 && f->n <= 2 && !strcmp(f->list[0].s.p, "BiasAdd"), "fused_ops must be BiasAdd and at most one activation");
+    TRN_CHECK_ARG(k->n_in == 3, "_FusedMatMul must have one extra argument: bias.");
+    act_kind act = ACT_NONE;
+    if (f->n == 2) {
+        for (size_t i = 0; i < TRN_COUNTOF(acts); i++)
+            if (!strcmp(f->list[1].s.p, acts[i].name))
+                act = acts[i].act;
+        if (act == ACT_NONE)
+            return trn_errorf(TRN_UNIMPLEMENTED, "Fusion is not implemented: [BiasAdd,%.40s]", f->list[1].s.p);
     }
-    return TRN_OK;
-}
-
-static trn_err batch_matmul(trn_kctx *k)
-{
-    return batch_matmul_as(k, false);
-}
-
-static trn_err batch_matmul_v2(trn_kctx *k)
-{
-    return batch_matmul_as(k, true);
-}
-
-/* ---- fused ------------------------------------------------------------------------------------------------------------ */
-
-static float act_identity(float v, float alpha) { return v; }
-static float act_relu(float v, float alpha) { return v > 0 ? v : 0; }
-static float act_relu6(float v, float alpha) { return v < 0 ? 0 : v > 6 ? 6 : v; }
-static float act_elu(float v, float alpha) { return v > 0 ? v : __builtin_expm1f(v); }
-static float act_leaky(float v, float alpha) { return v > 0 ? v : alpha * v; }
-static float act_tanh(float v, float alpha) { return __builtin_tanhf(v); }
-static float act_sigmoid(float v, float alpha) { return 1 / (1 + __builtin_expf(-v)); }
-
-static const struct {
-    const char *name;
-    float (*f)(float, float);
-} activations[] = {{"Relu", act_relu},      {"Relu6", act_relu6}, {"Elu", act_elu},
-                   {"LeakyRelu", act_leaky}, {"Tanh", act_tanh},   {"Sigmoid", act_sigmoid}};
-
-/* What a TensorFlow master's optimiser makes of MatMul + BiasAdd + activation. */
-static trn_err fused_matmul(trn_kctx *k)
-{
-    const trn_attr *ops = trn_node_attr(k->node, "fused_ops");
-    TRN_CHECK_ARG(ops && ops->n >= 1 && !strcmp(ops->list[0].s.p, "BiasAdd"), "fused_ops must begin with BiasAdd");
-    float (*act)(float, float) = ops->n == 1 ? act_identity : NULL;
-    for (size_t i = 0; ops->n == 2 && i < TRN_COUNTOF(activations); i++)
-        if (!strcmp(activations[i].name, ops->list[1].s.p))
-            act = activations[i].f;
-    if (!act)
-        return trn_errorf(TRN_UNIMPLEMENTED, "fused_ops with %s: Trainera has no such fusion", ops->list[ops->n - 1].s.p);
-    int n_args, first = trn_in_arg(k, "args", &n_args);
-    TRN_CHECK_ARG(n_args >= 1, "a fused bias needs its argument");
-    const trn_tensor *bias = trn_in(k, first);
+    float alpha = trn_attr_float(k->node, "leakyrelu_alpha");
     trn_tensor *y;
-    TRN_TRY(matmul_into(&y, k));
+    TRN_TRY(product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b")));
+    const trn_tensor *bias = trn_in(k, 2);
     int64_t n = y->shape.dim[1];
-    TRN_CHECK_ARG(bias->shape.rank == 1 && bias->count == n, "the bias has %lld elements for %lld columns", (long long)bias->count, (long long)n);
-    const float alpha = trn_attr_float(k->node, "leakyrelu_alpha"), *b = bias->data;
-    float *v = y->data;
-    for (int64_t i = 0; i < y->count; i++)
-        v[i] = act(v[i] + b[i % n], alpha);
+    char t[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(trn_is_vector(bias) && bias->count == n, "bias must be a vector of %lld elements, not of shape %s", (long long)n, trn_shape_text(t, &bias->shape));
+    if (!n)
+        return TRN_OK;
+    float *wide = NULL, *row;
+    if (trn_is_half(y->dtype)) {
+        wide = malloc(2 * sizeof *wide * (size_t)n);
+        if (!wide)
+            return trn_err_oom();
+        trn_widen(wide + n, bias->data, y->dtype, n);
+    }
+    const float *bf = wide ? wide + n : TRN_DATA(bias, float);
+    for (int64_t r = 0; r < y->shape.dim[0]; r++) {
+        row = wide ? wide : TRN_DATA_MUT(y, float) + r * n;
+        if (wide)
+            trn_widen(row, TRN_DATA(y, uint16_t) + r * n, y->dtype, n);
+        for (int64_t i = 0; i < n; i++)
+            row[i] += bf[i];
+        activate(row, n, act, alpha);
+        if (wide)
+            trn_narrow(TRN_DATA_MUT(y, uint16_t) + r * n, row, y->dtype, n);
+    }
+    free(wide);
     return TRN_OK;
 }
 
 const trn_op trn_ops_matmul[] = {
-    {"MatMul", "a:T, b:T -> product:T; transpose_a:bool=false, transpose_b:bool=false, T:f16|bf16|f32|f64|i32|i64|c64|c128", matmul_shape, matmul, TRN_OP_HEAVY},
-    {"BatchMatMul", "x:T, y:T -> output:T; T:f16|bf16|f32|f64|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", trn_sh_unknown, batch_matmul, TRN_OP_HEAVY},
-    {"BatchMatMulV2", "x:T, y:T -> output:T; T:f16|bf16|f32|f64|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", trn_sh_unknown, batch_matmul_v2,
+    {"MatMul", "a:T, b:T -> product:T; transpose_a:bool=false, transpose_b:bool=false, T:float|i32|i64|c64|c128", sh_matmul, k_matmul, TRN_OP_HEAVY},
+    {"BatchMatMul", "x:T, y:T -> output:T; T:float|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", sh_batch_matmul, k_batch_matmul, TRN_OP_HEAVY},
+    {"BatchMatMulV2", "x:T, y:T -> output:T; T:float|i16|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", sh_batch_matmul, k_batch_matmul_v2,
      TRN_OP_HEAVY},
     {"_FusedMatMul",
-     "a:T, b:T, args:num_args*T -> product:T; transpose_a:bool=false, transpose_b:bool=false, T:f32, num_args:int>=0, fused_ops:list(string)=[], "
-     "epsilon:float=0.0001, leakyrelu_alpha:float=0.2",
-     matmul_shape, fused_matmul, TRN_OP_HEAVY},
+     "a:T, b:T, args:num_args*T -> product:T; transpose_a:bool=false, transpose_b:bool=false, T:f16|bf16|f32, num_args:int>=0, "
+     "fused_ops:list(string)=[], epsilon:float=0.0001, leakyrelu_alpha:float=0.2",
+     sh_matmul, k_fused_matmul, TRN_OP_HEAVY},
     {0},
 };

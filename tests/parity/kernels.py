@@ -7,6 +7,8 @@ A case is (op, inputs, attrs). Both sides run it: TensorFlow eagerly in this pro
 error code must agree. How to add an op: a generator in cases_*.py that yields C("Op", inputs, attr=value).
 """
 import argparse
+import glob
+import importlib
 import os
 import re
 import struct
@@ -228,11 +230,8 @@ def compare(case, theirs, ours):
 
 def all_cases(rng, quick):
     sys.path.insert(0, HERE)
-    import cases_array
-    import cases_math
-    import cases_matmul
-    import cases_random
-    for module in (cases_math, cases_array, cases_matmul, cases_random):
+    for path in sorted(glob.glob(os.path.join(HERE, "cases_*.py"))):
+        module = importlib.import_module(os.path.basename(path)[:-3])
         for name in sorted(dir(module)):
             if name.startswith("cases_"):
                 yield from getattr(module, name)(rng, quick)

@@ -1,0 +1,105 @@
+"""Matrix products and small neural network kernels."""
+import numpy as np
+import tensorflow as tf
+
+from cases_array import i32
+from cases_math import BF16, CPLX, FLOATS, INTS, NUM, REAL, rand
+from kernels import Case as C
+
+TOL = {np.float32: 1e-5, np.float64: 1e-11, np.float16: 1e-2, BF16: 5e-2, np.complex64: 1e-4, np.complex128: 1e-10}
+ATOL = {np.float32: 2e-5, np.float64: 1e-12, np.float16: 0.15, BF16: 0.3, np.complex64: 1e-4, np.complex128: 1e-11}
+
+
+def cases_matmul(rng, quick):
+    sizes = [(1, 1, 1), (2, 3, 4), (5, 1, 7), (1, 6, 5), (7, 5, 1), (0, 3, 2), (2, 0, 3), (3, 2, 0), (17, 33, 19), (70, 300, 50)]
+    for t in FLOATS + [np.int32, np.int64] + CPLX:
+        for m, k, n in sizes:
+            for ta in (False, True):
+                for tb in (False, True):
+                    a = rand(rng, t, (k, m) if ta else (m, k), -1, 1)
+                    b = rand(rng, t, (n, k) if tb else (k, n), -1, 1)
+                    yield C("MatMul", [a, b], transpose_a=ta, transpose_b=tb, tol=TOL.get(t), atol=ATOL.get(t, 0))
+    if not quick:
+        for m, k, n in ((200, 700, 1100), (1, 1000, 1000), (1000, 1000, 1), (100, 257, 1025)):
+            for t in (np.float32, np.float64):
+                yield C("MatMul", [rand(rng, t, (m, k), -1, 1), rand(rng, t, (k, n), -1, 1)], tol=1e-4, atol=1e-4)
+    for a, b in (((2, 3), (4, 5)), ((2,), (2, 3)), ((2, 3, 4), (4, 5))):
+        yield C("MatMul", [rand(rng, np.float32, a), rand(rng, np.float32, b)], code=3)
+    for t in FLOATS + [np.int32, np.int64] + CPLX:
+        for la, lb in (((), ()), ((3,), (3,)), ((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((0,), (0,))):
+            for ta in (False, True):
+                for tb in (False, True):
+                    a = rand(rng, t, la + ((3, 2) if ta else (2, 3)), -1, 1)
+                    b = rand(rng, t, lb + ((4, 3) if tb else (3, 4)), -1, 1)
+                    yield C("BatchMatMulV2", [a, b], adj_x=ta, adj_y=tb, tol=TOL.get(t), atol=ATOL.get(t, 0))
+                    if la == lb:
+                        yield C("BatchMatMul", [a, b], adj_x=ta, adj_y=tb, tol=TOL.get(t), atol=ATOL.get(t, 0))
+    yield C("BatchMatMulV2", [rand(rng, np.float32, (2, 3)), rand(rng, np.float32, (2, 3))])
+    yield C("BatchMatMulV2", [rand(rng, np.float32, (2, 2, 3)), rand(rng, np.float32, (3, 3, 2))])
+    for f in (["BiasAdd"], ["BiasAdd", "Relu"], ["BiasAdd", "Relu6"], ["BiasAdd", "Elu"], ["BiasAdd", "LeakyRelu"], ["BiasAdd", "Tanh"], ["BiasAdd", "Sigmoid"]):
+        for ta in (False, True):
+            a, b = rand(rng, np.float32, (4, 5) if ta else (5, 4)), rand(rng, np.float32, (4, 30))
+            yield C("_FusedMatMul", [a, b, [rand(rng, np.float32, (30,))]], fused_ops=f, transpose_a=ta, num_args=1, epsilon=0.0, tol=1e-5, atol=1e-5)
+
+
+def cases_bias(rng, quick):
+    for t in NUM:
+        atol = {np.float16: 0.1, BF16: 1.0}.get(t, 1e-5)
+        for shape in ((3, 4), (2, 3, 4), (2, 3, 4, 5), (0, 3), (200, 3), (2, 2, 3, 2, 3)):
+            yield C("BiasAdd", [rand(rng, t, shape), rand(rng, t, shape[-1:])])
+            yield C("BiasAddV1", [rand(rng, t, shape), rand(rng, t, shape[-1:])])
+            yield C("BiasAddGrad", [rand(rng, t, shape)], atol=atol, tol=2e-2 if t in (BF16, np.float16) else 1e-5)
+        for shape in ((2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 2, 3)):
+            yield C("BiasAdd", [rand(rng, t, shape), rand(rng, t, shape[1:2])], data_format="NCHW")
+            yield C("BiasAddGrad", [rand(rng, t, shape)], data_format="NCHW", atol=atol, tol=2e-2 if t in (BF16, np.float16) else 1e-5)
+    yield C("BiasAdd", [rand(rng, np.float32, (3, 4)), rand(rng, np.float32, (3,))])
+    yield C("BiasAdd", [rand(rng, np.float32, (3,)), rand(rng, np.float32, (3,))])
+    yield C("BiasAdd", [rand(rng, np.float32, (3, 4)), rand(rng, np.float32, (1, 4))])
+    yield C("BiasAddGrad", [rand(rng, np.float32, (3,))])
+
+
+def cases_softmax(rng, quick):
+    for t in FLOATS:
+        tol, atol = TOL[t], {np.float16: 2e-3, BF16: 1.6e-2}.get(t, 1e-6)
+        for shape in ((5,), (3, 4), (2, 3, 40), (3, 300), (0, 3), (2, 1)):
+            for op in ("Softmax", "LogSoftmax"):
+                yield C(op, [rand(rng, t, shape)], tol=tol, atol=atol * (4 if op == "LogSoftmax" else 1))
+        for n, c in ((4, 3), (1, 1), (5, 100), (0, 3)):
+            x = rand(rng, t, (n, c))
+            p = np.exp(rand(rng, np.float64, (n, c)))
+            p = (p / p.sum(-1, keepdims=True)).astype(t)
+            yield C("SoftmaxCrossEntropyWithLogits", [x, p], tol=tol, atol=atol * 10)
+            if n:
+                yield C("SoftmaxCrossEntropyWithLogits", [x, p[:1]], tol=tol, atol=atol * 10)
+                yield C("SoftmaxCrossEntropyWithLogits", [x[:1], p], tol=tol, atol=atol * 10)
+            for lt in (np.int32, np.int64):
+                yield C("SparseSoftmaxCrossEntropyWithLogits", [x, rand(rng, lt, (n,), 0, c - 1)], tol=tol, atol=atol * 10)
+    x = rand(rng, np.float32, (3, 4))
+    yield C("Softmax", [np.array([[1000, 1000, -1000], [np.inf, 0, 0], [np.nan, 0, 1], [-np.inf, -np.inf, 0]], np.float32)])
+    yield C("Softmax", [np.float32(1)])
+    yield C("SoftmaxCrossEntropyWithLogits", [x, rand(rng, np.float32, (3, 5))])
+    yield C("SoftmaxCrossEntropyWithLogits", [rand(rng, np.float32, (3,)), rand(rng, np.float32, (3,))])
+    for l in ([0, 1], [0, 1, 4], [0, 1, -1], [[0, 1, 2]]):
+        yield C("SparseSoftmaxCrossEntropyWithLogits", [x, np.array(l, np.int64)])
+
+
+def cases_topk(rng, quick):
+    for t in REAL:
+        for shape in ((5,), (3, 4), (2, 3, 9), (50,), (0, 3)):
+            for k in (0, 1, 3):
+                x = rand(rng, t, shape, 0, 4) if t in INTS else rand(rng, t, shape)
+                yield C("TopKV2", [x, i32(k)])
+    yield C("TopKV2", [rand(rng, np.float32, (3,)), i32(4)])
+    yield C("TopKV2", [rand(rng, np.float32, (3,)), i32(-1)])
+    yield C("TopKV2", [np.float32(1), i32(1)])
+    yield C("TopKV2", [rand(rng, np.float32, (3, 5)), np.array(2, np.int64)], index_type=tf.int64)
+    for k in (0, 1, 2, 9):
+        for t in (np.int32, np.int64):
+            p = rand(rng, np.float32, (6, 4))
+            p[1, 2] = np.nan
+            p[2, 0] = np.inf
+            p[3, 1] = p[3, 0]
+            tg = rand(rng, t, (6,), 0, 5)
+            yield C("InTopK", [p, tg], k=k)
+            yield C("InTopKV2", [p, tg, np.array(k, t)])
+    yield C("InTopK", [rand(rng, np.float32, (3, 4)), i32([0, 1])], k=1)

@@ -1,0 +1,343 @@
+/* Whole clusters in one process, through the public API: steps over tasks, errors, cancellation, partial runs, concurrency, a clean end. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <trainera/trainera.h>
+
+#define PS "device: '/job:ps/task:0'"
+#define WORKER "device: '/job:worker/task:0'"
+#define T64 "attr { key: 'dtype' value { type: DT_INT64 } }"
+
+static const char graph[] =
+    "node { name: 'v' op: 'VarHandleOp' " PS T64 " attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'v' } } }"
+    "node { name: 'zero' op: 'Const' " T64 " attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape { } int64_val: 0 } } } }"
+    "node { name: 'one' op: 'Const' " T64 " attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape { } int64_val: 1 } } } }"
+    "node { name: 'init' op: 'AssignVariableOp' input: 'v' input: 'zero' " PS T64 " }"
+    "node { name: 'x' op: 'Placeholder' " WORKER T64 " }"
+    "node { name: 'twice' op: 'AddV2' input: 'x' input: 'x' " WORKER " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'add' op: 'AssignAddVariableOp' input: 'v' input: 'twice' " PS T64 " }"
+    "node { name: 'next' op: 'ReadVariableOp' input: 'v' input: '^add' " PS T64 " }"
+    "node { name: 'inc' op: 'AssignAddVariableOp' input: 'v' input: 'one' " PS T64 " }"
+    "node { name: 'now' op: 'ReadVariableOp' input: 'v' " PS T64 " }"
+    "node { name: 'plus' op: 'AddV2' input: 'now' input: 'twice' " WORKER " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'lost' op: 'VarHandleOp' " PS T64 " attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'lost' } } }"
+    "node { name: 'read_lost' op: 'ReadVariableOp' input: 'lost' " PS T64 " }"
+    "node { name: 'q' op: 'FIFOQueueV2' " PS " attr { key: 'component_types' value { list { type: DT_INT64 } } } attr { key: 'shared_name' value { s: 'q' } } }"
+    "node { name: 'get' op: 'QueueDequeueV2' input: 'q' " PS " attr { key: 'component_types' value { list { type: DT_INT64 } } } }"
+    "node { name: 'put' op: 'QueueEnqueueV2' input: 'q' input: 'x' " PS " attr { key: 'Tcomponents' value { list { type: DT_INT64 } } } }";
+
+typedef struct cluster {
+    trn_cluster *spec;
+    trn_server *ps, *worker[2];
+} cluster;
+
+static void ok(trn_err e)
+{
+    if (e)
+        fail_msg("%s: %s", trn_code_name(trn_err_code(e)), trn_err_msg(e));
+}
+
+static void expect(trn_err e, trn_code code, const char *part)
+{
+    if (trn_err_code(e) != code || (part && !strstr(trn_err_msg(e), part)))
+        fail_msg("expected %s with '%s', got %s: %s", trn_code_name(code), part ? part : "", trn_code_name(trn_err_code(e)), e ? trn_err_msg(e) : "");
+    trn_err_free(e);
+}
+
+/* Held until all are found, so that they differ. */
+static void free_ports(int *port, int n)
+{
+    int fd[8];
+    for (int i = 0; i < n; i++) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof a;
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(bind(fd[i], (struct sockaddr *)&a, sizeof a), 0);
+        getsockname(fd[i], (struct sockaddr *)&a, &len);
+        port[i] = ntohs(a.sin_port);
+    }
+    for (int i = 0; i < n; i++)
+        close(fd[i]);
+}
+
+static int set_up(void **state)
+{
+    cluster *c = calloc(1, sizeof *c);
+    int port[3];
+    char json[200];
+    free_ports(port, 3);
+    snprintf(json, sizeof json, "{\"ps\": [\"127.0.0.1:%d\"], \"worker\": [\"127.0.0.1:%d\", \"127.0.0.1:%d\"]}", port[0], port[1], port[2]);
+    ok(trn_cluster_parse(&c->spec, json));
+    ok(trn_server_create(&c->ps, c->spec, "ps", 0));
+    for (int i = 0; i < 2; i++)
+        ok(trn_server_create(&c->worker[i], c->spec, "worker", i));
+    *state = c;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    cluster *c = *state;
+    for (int i = 0; i < 2; i++)
+        trn_server_close(c->worker[i], 0);
+    trn_server_close(c->ps, 0);
+    trn_cluster_free(c->spec);
+    free(c);
+    return 0;
+}
+
+/* over: 0 in process, 1 over the wire */
+static trn_session *open_on(cluster *c, int worker, int over)
+{
+    trn_session *s = NULL;
+    ok(over ? trn_session_open(&s, trn_server_target(c->worker[worker]), NULL) : trn_session_open_on(&s, c->worker[worker], NULL));
+    ok(trn_session_extend_text(s, graph));
+    return s;
+}
+
+static void run_target(trn_session *s, const char *target)
+{
+    ok(trn_session_run(s, &(trn_run){.targets = &target, .n_targets = 1}));
+}
+
+static trn_err fetch(int64_t *out, trn_session *s, const char *name, const int64_t *x)
+{
+    const char *feed = "x:0";
+    trn_tensor *in = x ? trn_tensor_i64(*x) : NULL, *t = NULL;
+    trn_err e = trn_session_run(s, &(trn_run){.feed_names = &feed, .feeds = &in, .n_feeds = x != NULL, .fetches = &name, .n_fetches = 1, .out = &t});
+    if (!e)
+        *out = *(const int64_t *)trn_tensor_data(t);
+    trn_tensor_unref(in);
+    trn_tensor_unref(t);
+    return e;
+}
+
+static void test_steps(void **state)
+{
+    for (int over = 0; over < 2; over++) {
+        trn_session *s = open_on(*state, 0, over);
+        run_target(s, "init");
+        int64_t v, five = 5;
+        ok(fetch(&v, s, "next:0", &five));
+        assert_int_equal(v, 10);
+        ok(fetch(&v, s, "next", &five));
+        assert_int_equal(v, 20);
+        ok(fetch(&v, s, "plus:0", &five));
+        assert_int_equal(v, 30);
+        ok(trn_session_close(s));
+    }
+}
+
+static void test_shared_by_name(void **state)
+{
+    trn_session *a = open_on(*state, 0, 0), *b = open_on(*state, 1, 1);
+    run_target(a, "init");
+    run_target(a, "inc");
+    run_target(b, "inc");
+    int64_t v;
+    ok(fetch(&v, a, "now:0", NULL));
+    assert_int_equal(v, 2);
+    ok(trn_session_close(a));
+    ok(fetch(&v, b, "now:0", NULL));
+    assert_int_equal(v, 2);
+    ok(trn_session_close(b));
+}
+
+static void test_errors(void **state)
+{
+    for (int over = 0; over < 2; over++) {
+        trn_session *s = open_on(*state, 0, over);
+        int64_t v;
+        expect(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "lost");
+        expect(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "read_lost");
+        expect(fetch(&v, s, "next:0", NULL), TRN_INVALID_ARGUMENT, "x"); /* not fed */
+        expect(fetch(&v, s, "nobody:0", NULL), TRN_NOT_FOUND, "nobody");
+        expect(fetch(&v, s, "now:7", NULL), TRN_INVALID_ARGUMENT, NULL);
+        expect(trn_session_extend_text(s, "node { name: 'v' op: 'NoOp' }"), TRN_INVALID_ARGUMENT, "v");
+        expect(trn_session_extend_text(s, "node { name: 'w' op: 'Identity' input: 'gone' attr { key: 'T' value { type: DT_FLOAT } } }"), TRN_INVALID_ARGUMENT, "gone");
+        ok(trn_session_extend_text(s, "node { name: 'odd' op: 'NoSuchOp' }"));
+        const char *odd = "odd";
+        expect(trn_session_run(s, &(trn_run){.targets = &odd, .n_targets = 1}), TRN_UNIMPLEMENTED, "NoSuchOp");
+        run_target(s, "init"); /* still alive */
+        ok(trn_session_close(s));
+    }
+}
+
+static void test_timeout(void **state)
+{
+    trn_session *s = open_on(*state, 0, 1);
+    trn_tensor *t;
+    const char *get = "get:0";
+    expect(trn_session_run(s, &(trn_run){.fetches = &get, .n_fetches = 1, .out = &t, .timeout_ms = 50}), TRN_DEADLINE_EXCEEDED, NULL);
+    int64_t v, seven = 7;
+    const char *feed = "x:0", *put = "put";
+    trn_tensor *in = trn_tensor_i64(seven);
+    ok(trn_session_run(s, &(trn_run){.feed_names = &feed, .feeds = &in, .n_feeds = 1, .targets = &put, .n_targets = 1}));
+    trn_tensor_unref(in);
+    ok(fetch(&v, s, "get:0", NULL)); /* the step that timed out took nothing */
+    assert_int_equal(v, 7);
+    ok(trn_session_close(s));
+}
+
+typedef struct blocked {
+    trn_session *s;
+    trn_err err;
+} blocked;
+
+static void *block(void *arg)
+{
+    blocked *b = arg;
+    int64_t v;
+    b->err = fetch(&v, b->s, "get:0", NULL);
+    return NULL;
+}
+
+/* Another session of the same master stays open; the one with the blocked step is reset away with everything else. */
+static void test_reset_under_blocked(void **state)
+{
+    cluster *c = *state;
+    trn_session *s = open_on(c, 0, 1);
+    blocked b = {s, NULL};
+    pthread_t t;
+    pthread_create(&t, NULL, block, &b);
+    usleep(50000);
+    ok(trn_reset(trn_server_target(c->worker[0]), NULL, 0));
+    pthread_join(t, NULL);
+    expect(b.err, TRN_CANCELLED, NULL);
+    expect(trn_session_close(s), TRN_ABORTED, "not found");
+}
+
+static void test_partial(void **state)
+{
+    for (int over = 0; over < 2; over++) {
+        trn_session *s = open_on(*state, 0, over);
+        run_target(s, "init");
+        const char *feeds[] = {"x:0"}, *fetches[] = {"now:0", "twice:0"};
+        char handle[17];
+        ok(trn_session_partial_setup(handle, s, &(trn_run){.feed_names = feeds, .n_feeds = 1, .fetches = fetches, .n_fetches = 2}));
+        trn_tensor *out, *x = trn_tensor_i64(21);
+        expect(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches + 1, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, "twice");
+        ok(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches, .n_fetches = 1, .out = &out}));
+        assert_int_equal(*(const int64_t *)trn_tensor_data(out), 0);
+        trn_tensor_unref(out);
+        ok(trn_session_partial_run(s, handle, &(trn_run){.feed_names = feeds, .feeds = &x, .n_feeds = 1, .fetches = fetches + 1, .n_fetches = 1, .out = &out}));
+        assert_int_equal(*(const int64_t *)trn_tensor_data(out), 42);
+        trn_tensor_unref(out);
+        trn_tensor_unref(x);
+        expect(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, NULL);
+        /* one that is never finished dies with the session */
+        ok(trn_session_partial_setup(handle, s, &(trn_run){.feed_names = feeds, .n_feeds = 1, .fetches = fetches, .n_fetches = 2}));
+        ok(trn_session_close(s));
+    }
+}
+
+static void test_devices(void **state)
+{
+    for (int over = 0; over < 2; over++) {
+        trn_session *s = open_on(*state, 1, over);
+        trn_device_info *d;
+        int n;
+        ok(trn_session_list_devices(&d, &n, s));
+        assert_int_equal(n, 3);
+        assert_string_equal(d[0].name, "/job:worker/replica:0/task:1/device:CPU:0");
+        free(d);
+        ok(trn_session_close(s));
+    }
+}
+
+#define THREADS 4
+#define COUNTS 100
+
+static void *count(void *session)
+{
+    for (int i = 0; i < COUNTS; i++)
+        run_target(session, "inc");
+    return NULL;
+}
+
+static void test_many_at_once(void **state)
+{
+    cluster *c = *state;
+    trn_session *s[4] = {open_on(c, 0, 0), open_on(c, 0, 1), open_on(c, 1, 0), open_on(c, 1, 1)};
+    run_target(s[0], "init");
+    pthread_t t[4 * THREADS];
+    for (int i = 0; i < 4 * THREADS; i++)
+        pthread_create(&t[i], NULL, count, s[i % 4]);
+    for (int i = 0; i < 4 * THREADS; i++)
+        pthread_join(t[i], NULL);
+    int64_t v;
+    ok(fetch(&v, s[0], "now:0", NULL));
+    assert_int_equal(v, 4 * THREADS * COUNTS);
+    for (int i = 0; i < 4; i++)
+        ok(trn_session_close(s[i]));
+}
+
+/* A server that ends under a blocked step: the client hears of it at once. */
+static void test_server_ends(void **state)
+{
+    trn_server *server;
+    trn_session *s;
+    ok(trn_server_create_local(&server));
+    ok(trn_session_open(&s, trn_server_target(server), NULL));
+    ok(trn_session_extend_text(s, "node { name: 'q' op: 'FIFOQueueV2' attr { key: 'component_types' value { list { type: DT_INT64 } } } }"
+                                  "node { name: 'get' op: 'QueueDequeueV2' input: 'q' attr { key: 'component_types' value { list { type: DT_INT64 } } } }"));
+    blocked b = {s, NULL};
+    pthread_t t;
+    pthread_create(&t, NULL, block, &b);
+    usleep(50000);
+    trn_server_close(server, 0);
+    pthread_join(t, NULL);
+    assert_non_null(b.err);
+    trn_err_free(b.err);
+    trn_err_free(trn_session_close(s));
+}
+
+static void test_lost_ps(void **state)
+{
+    cluster *c = *state;
+    trn_session *s = open_on(c, 0, 0);
+    run_target(s, "init");
+    trn_server_close(c->ps, 0);
+    int64_t v;
+    trn_err e = fetch(&v, s, "now:0", NULL);
+    assert_true(trn_err_code(e) == TRN_UNAVAILABLE || trn_err_code(e) == TRN_ABORTED);
+    trn_err_free(e);
+    ok(trn_server_create(&c->ps, c->spec, "ps", 0));
+    for (int i = 0; i < 200; i++) { /* back, but it knows nothing of us: ABORTED, never an empty variable */
+        e = fetch(&v, s, "now:0", NULL);
+        trn_code code = trn_err_code(e);
+        trn_err_free(e);
+        if (code == TRN_ABORTED)
+            break;
+        assert_int_equal(code, TRN_UNAVAILABLE);
+        usleep(20000);
+        assert_true(i < 199);
+    }
+    ok(trn_session_close(s));
+    s = open_on(c, 0, 0);
+    run_target(s, "init");
+    ok(fetch(&v, s, "now:0", NULL));
+    assert_int_equal(v, 0);
+    ok(trn_session_close(s));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),   cmocka_unit_test(test_shared_by_name), cmocka_unit_test(test_errors),      cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_partial), cmocka_unit_test(test_devices),        cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_server_ends),
+        cmocka_unit_test(test_lost_ps), cmocka_unit_test(test_reset_under_blocked),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

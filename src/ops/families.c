@@ -6,7 +6,6 @@
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
     X(trn_ops_cast)                                                                                                    \
-    X(trn_ops_accum)                                                                                                   \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \

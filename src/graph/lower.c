@@ -257,6 +257,7 @@ typedef struct called {
 static trn_err bind_args(trn_edge *bound, lower *l, const call *c, const trn_graph *body)
 {
     int n_args = 0;
+    trn_dtype *types = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(c->n_args, 1) * sizeof *types);
     for (int i = 0; i < body->n; i++) {
         const trn_gnode *nd = body->node[i];
         if (!trn_gnode__is(nd, "_Arg"))
@@ -264,6 +265,8 @@ static trn_err bind_args(trn_edge *bound, lower *l, const call *c, const trn_gra
         int64_t at = trn_attr_int(&nd->n, "index");
         trn_dtype want = trn_attr_type(&nd->n, "T"), have = at < c->n_args ? type_of(l, c->args[at]) : TRN_INVALID;
         n_args++;
+        if (at < c->n_args)
+            types[at] = want;
         if (at < c->n_args && have != TRN_INVALID && trn_dtype_base(have) != want)
             return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': argument %d of function '%s' is %s, but gets %s", c->scope, (int)at, c->f->name,
                               trn_dtype_name(want), trn_dtype_name(have));
@@ -286,7 +289,7 @@ static trn_err bind_args(trn_edge *bound, lower *l, const call *c, const trn_gra
         if (!waited[i])
             continue;
         trn_gnode *nd;
-        TRN_TRY(identity(&nd, l, c->scope, "input", bound[i], trn_dtype_base(type_of(l, bound[i]))));
+        TRN_TRY(identity(&nd, l, c->scope, "input", bound[i], types[i]));
         if (c->ctl >= 0)
             ctl(l, nd, c->ctl);
         bound[i] = (trn_edge){nd->id, 0};
@@ -466,8 +469,9 @@ static trn_err lower_call(lower *l, trn_gnode *nd)
             if (i >= r.n_outs && n)
                 break;
             trn_edge e = i < r.n_outs ? r.outs[i] : nd->in[i - r.n_outs];
+            trn_dtype t = i < r.n_outs ? nd->n.out_types[i] : nd->n.in_types[i - r.n_outs];
             /* through an Identity: e may be one side of a Switch */
-            TRN_TRY(identity(&id, l, nd->n.name, "output", e, trn_dtype_base(type_of(l, e))));
+            TRN_TRY(identity(&id, l, nd->n.name, "output", e, trn_dtype_base(t)));
             ids[n++] = id->id;
         }
         if (n == 0 && in_ctl >= 0)
@@ -487,11 +491,11 @@ static trn_attr colocate_with(lower *l, const char *name)
 }
 
 /* One value that is alive in one of `n` branches: Switch for a bool, _SwitchN for a number. */
-static trn_err branch_switch(trn_gnode **out, lower *l, const trn_gnode *nd, const char *leaf, trn_edge data, trn_edge pred, int n_branches, bool is_case)
+static trn_err branch_switch(trn_gnode **out, lower *l, const trn_gnode *nd, const char *leaf, int input, int n_branches, bool is_case)
 {
-    data = resolved(l, data);
+    trn_edge data = resolved(l, nd->in[input]), pred = nd->in[0];
     const trn_gnode *src = l->g->node[data.node];
-    trn_attr attrs[3] = {trn_attr__type("T", trn_dtype_base(type_of(l, data))), colocate_with(l, src->n.name), trn_attr__int("num_outs", n_branches)};
+    trn_attr attrs[3] = {trn_attr__type("T", trn_dtype_base(nd->n.in_types[input])), colocate_with(l, src->n.name), trn_attr__int("num_outs", n_branches)};
     trn_edge in[2] = {data, pred};
     return add(out, l, is_case ? "_SwitchN" : "Switch", nd->n.name, leaf, src->n.device, attrs, is_case ? 3 : 2, in, 2);
 }
@@ -503,13 +507,12 @@ static trn_err lower_branches(lower *l, trn_gnode *nd, const trn_func_ref *const
     for (int i = 0; i < n; i++)
         if (!fs[i] || in_chain(l, fs[i]->name) || !trn_funclib_has(l->g->lib, fs[i]->name))
             return TRN_OK;
-    trn_edge pred = nd->in[0];
-    trn_dtype pt = trn_dtype_base(type_of(l, pred));
+    trn_dtype pt = trn_dtype_base(nd->n.in_types[0]);
     if (pt != (is_case ? TRN_INT32 : TRN_BOOL) || !trn_op_find(is_case ? "_SwitchN" : "Switch"))
         return TRN_OK; /* the op's own kernel knows what is true about a float */
 
     trn_gnode *sw, **pivot = trn_arena_alloc(l->tmp, (size_t)n * sizeof *pivot);
-    TRN_TRY(branch_switch(&sw, l, nd, "switch_pred", pred, pred, n, is_case));
+    TRN_TRY(branch_switch(&sw, l, nd, "switch_pred", 0, n, is_case));
     for (int i = 0; i < nd->n_ctl; i++)
         ctl(l, sw, nd->ctl[i]);
     for (int i = 0; i < n; i++) {
@@ -526,7 +529,7 @@ static trn_err lower_branches(lower *l, trn_gnode *nd, const trn_func_ref *const
     trn_edge *in = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_args, 1) * sizeof *in);
     bool *gate = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_args, 1) * sizeof *gate);
     for (int i = 0; i < n_args; i++) {
-        TRN_TRY(branch_switch(&args[i], l, nd, l->g->node[resolved(l, nd->in[i + 1]).node]->n.name, nd->in[i + 1], pred, n, is_case));
+        TRN_TRY(branch_switch(&args[i], l, nd, l->g->node[resolved(l, nd->in[i + 1]).node]->n.name, i + 1, n, is_case));
         gate[i] = nd->n_ctl > 0; /* the pivots wait for the control inputs, these switches do not */
     }
     called *r = trn_arena_alloc(l->tmp, (size_t)n * sizeof *r);
@@ -642,7 +645,7 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     for (int i = 0; i < n; i++) {
         trn_edge in = resolved(l, nd->in[i]);
         const char *dev = l->g->node[in.node]->n.device;
-        trn_attr t = trn_attr__type("T", trn_dtype_base(type_of(l, in)));
+        trn_attr t = trn_attr__type("T", trn_dtype_base(nd->n.in_types[i]));
         trn_attr attrs[] = {t, trn_attr__str("frame_name", scope), trn_attr__int("parallel_iterations", parallel),
                             trn_attr__bool("is_constant", v[i].invariant)};
         TRN_TRY(add(&v[i].enter, l, "Enter", scope, "enter", dev, attrs, 4, &in, 1));

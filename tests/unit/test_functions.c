@@ -361,6 +361,16 @@ static void loops_in_bodies_get_frames_of_their_own(void **state)
     trn_graph_free(g);
 }
 
+static void unknown_ops_outside_are_reported_as_such(void **state)
+{
+    /* their types come from those who use them, so that trn_graph_check_ops can name them afterwards */
+    trn_graph *g = lowered(F_INC F_NEG F_LESS N_BOOL("p") "node { name: 'u' op: 'NobodyHasThis' } node { name: 'b' op: 'NoOp' } "
+                           "node { name: 'w' op: 'While' input: 'u' " FN("cond", "less") FN("body", "inc") TYPES("T", ONE) "} "
+                           IF("if", "input: 'u:1' input: '^b' ", "inc", "neg", ONE, ONE) CALL("c", "input: 'u' input: '^b' ", "inc", ONE, ONE));
+    assert_fails(TRN_UNIMPLEMENTED, trn_graph_check_ops(g), "NobodyHasThis");
+    trn_graph_free(g);
+}
+
 static void mismatches_are_refused(void **state)
 {
     static const struct {
@@ -403,6 +413,7 @@ int main(void)
         cmocka_unit_test(lowers_case),
         cmocka_unit_test(lowers_while),
         cmocka_unit_test(loops_in_bodies_get_frames_of_their_own),
+        cmocka_unit_test(unknown_ops_outside_are_reported_as_such),
         cmocka_unit_test(mismatches_are_refused),
     };
     return cmocka_run_group_tests(tests, graph_util_setup, NULL);

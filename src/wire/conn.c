@@ -9,6 +9,7 @@ enum {
     DIRECT_FROM = 8 << 10, /* below this a copy is cheaper than a second iovec */
     BEHIND = 16 << 10,   /* room for the next frame's head and some of its payload behind a direct read */
     READ_TURN = 8 << 20, /* bytes per wake-up: window updates and other connections get their turn */
+    WRITE_TURN = 32 << 20,
     MAX_IOV = 256,
 };
 
@@ -88,7 +89,11 @@ static void flush(void *arg)
         flush_raw(c);
         return;
     }
-    for (;;) {
+    for (size_t total = 0;;) {
+        if (total >= WRITE_TURN) { /* a peer that reads as fast as we write: epoll says at once that there is room */
+            set_blocked(c, true);
+            return;
+        }
         trn_err err = trn_h2_fill(c->h2);
         if (err) {
             lose(c, err);
@@ -108,6 +113,7 @@ static void flush(void *arg)
             return;
         }
         trn_h2_sent(c->h2, (size_t)k);
+        total += (size_t)k;
     }
     if (!trn_h2_alive(c->h2))
         lose(c, lost_error(c, "the session is over"));

@@ -24,12 +24,14 @@ typedef struct rig {
     echo e;
     int port;
     bool impatient; /* short timeouts; not for all, since a loaded machine is slow to answer */
+    bool two_loops;
     char address[32];
 } rig;
 
 static void serve(rig *r, int port)
 {
-    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = &r->sl, .n_loops = 1, .keepalive_ns = r->impatient ? SECOND / 5 : 0, .header_ns = r->impatient ? SECOND / 4 : 0}));
+    trn_loop *both[] = {r->sl, r->cl};
+    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = both, .n_loops = r->two_loops ? 2 : 1, .keepalive_ns = r->impatient ? SECOND / 5 : 0, .header_ns = r->impatient ? SECOND / 4 : 0}));
     trn_rpc_server_add(r->s, echo_methods, &r->e);
     assert_null(trn_rpc_server_listen(r->s, "localhost", port, &r->port));
 }
@@ -56,9 +58,9 @@ static int teardown(void **state)
     rig *r = *state;
     trn_faults_set(NULL);
     trn_channel_unref(r->ch);
-    trn_loop_close(r->cl);
     trn_rpc_server_close(r->s, SECOND / 10);
     trn_pool_close(r->e.pool);
+    trn_loop_close(r->cl);
     trn_loop_close(r->sl);
     if (r->e.source)
         trn_buf_unref(r->e.source);
@@ -340,6 +342,30 @@ static void threads_share_a_channel(void **state)
     for (int i = 0; i < T; i++) {
         pthread_join(t[i], NULL);
         assert_int_equal(s[i].bad, 0);
+    }
+}
+
+/* A server on two loops, one of which carries the channels as well. */
+static void connections_are_spread(void **state)
+{
+    rig *r = *state;
+    enum { N = 6 };
+    trn_rpc_server_close(r->s, 0);
+    r->two_loops = true;
+    serve(r, 0);
+    snprintf(r->address, sizeof r->address, "localhost:%d", r->port);
+    trn_channel *ch[N];
+    outcome o[N];
+    for (int i = 0; i < N; i++) {
+        ch[i] = trn_channel_new(i % 2 ? r->cl : r->sl, r->address);
+        call_on(NULL, ch[i], &o[i], i % 3 ? "Late" : "Pool", "hello", 5, NULL);
+    }
+    for (int i = 0; i < N; i++) {
+        wait_for(&o[i]);
+        assert_null(o[i].err);
+        assert_string_equal((char *)o[i].p, "hello");
+        fini_outcome(&o[i]);
+        trn_channel_unref(ch[i]);
     }
 }
 
@@ -775,6 +801,7 @@ int main(void)
         RIG(cancel_reaches_the_server),
         RIG(deadlines_end_calls_on_both_sides),
         RIG(threads_share_a_channel),
+        RIG(connections_are_spread),
         RIG(thousands_of_parked_calls_do_not_starve_others),
         RIG(nobody_listens),
         RIG(reconnects_to_a_restarted_server),

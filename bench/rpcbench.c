@@ -51,7 +51,9 @@ static void next(run *r)
         trn_out_slice(&m, r->body, r->body->data, r->n);
     r->started++;
     r->open++;
-    trn_channel_call(NULL, r->ch, r->path, &m, &(trn_call_opts){.wait_for_ready = true, .deadline_ns = trn_now_ns() + UINT64_C(60000000000)}, on_done, r);
+    trn_channel_call(NULL, r->ch, r->path, &m,
+                     &(trn_call_opts){.wait_for_ready = true, .deadline_ns = trn_now_ns() + UINT64_C(60000000000)},
+                     on_done, r);
 }
 
 typedef struct start {
@@ -70,13 +72,21 @@ static double cpu(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    return (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 /* Bytes moved per call in `bytes`: GB/s is printed then. */
-static int measure(const char *name, trn_loop *loop, trn_channel *ch, const char *path, trn_buf *body, size_t n, int outstanding, double seconds, size_t bytes)
+static int measure(const char *name, trn_loop *loop, trn_channel *ch, const char *path, trn_buf *body, size_t n,
+                   int outstanding, double seconds, size_t bytes)
 {
-    run r = {.ch = ch, .path = path, .body = body, .n = n, .limit = 2, .mu = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    run r = {.ch = ch,
+             .path = path,
+             .body = body,
+             .n = n,
+             .limit = 2,
+             .mu = PTHREAD_MUTEX_INITIALIZER,
+             .over = PTHREAD_COND_INITIALIZER};
     double t0 = 0, c0 = 0;
     for (int warm = 1; warm >= 0; warm--) {
         r.finished = false;
@@ -96,7 +106,8 @@ static int measure(const char *name, trn_loop *loop, trn_channel *ch, const char
     }
     double t = (double)trn_now_ns() / 1e9 - t0, c = cpu() - c0;
     if (bytes)
-        printf("%-28s %8.2f GB/s   %.3f CPU ns/byte\n", name, (double)r.done * (double)bytes / t / 1e9, c * 1e9 / ((double)r.done * (double)bytes));
+        printf("%-28s %8.2f GB/s   %.3f CPU ns/byte\n", name, (double)r.done * (double)bytes / t / 1e9,
+               c * 1e9 / ((double)r.done * (double)bytes));
     else
         printf("%-28s %8.0f calls/s %.2f CPU us/call\n", name, (double)r.done / t, c * 1e6 / (double)r.done);
     fflush(stdout);

@@ -64,7 +64,8 @@ void trn_loop_post(trn_loop *l, trn_fn fn, void *arg)
         ;
     if (current != l && atomic_load(&l->asleep) && atomic_exchange(&l->asleep, false)) {
         uint64_t one = 1;
-        ssize_t w = write(l->evfd, &one, sizeof one); /* edge-triggered and never read: only fails when it would count past 2^64 */
+        ssize_t w = write(l->evfd, &one,
+                          sizeof one); /* edge-triggered and never read: only fails when it would count past 2^64 */
         (void)w;
     }
 }

@@ -351,7 +351,8 @@ trn_err trn_net_listen(int fds[TRN_NET_ADDRS], int *n, int *port_out, const char
     }
     char text[TRN_ADDR_TEXT];
     if (e == EADDRINUSE)
-        return trn_errorf(TRN_ALREADY_EXISTS, "cannot listen on %s: another process does already", trn_addr_text(text, &addrs.a[which]));
+        return trn_errorf(TRN_ALREADY_EXISTS, "cannot listen on %s: another process does already",
+                          trn_addr_text(text, &addrs.a[which]));
     if (e != 0)
         return trn_err_errno(e, "cannot listen on %s", trn_addr_text(text, &addrs.a[which]));
     if (port_out)

@@ -41,13 +41,14 @@ trn_err trn_net_resolve(trn_addrs *out, const char *host, int port) TRN_MUST_USE
 /* [loop] Asks the resolver on a thread of its own (a name server that does not answer blocks nobody else), fn runs on the loop. */
 typedef struct trn_lookup trn_lookup;
 typedef void (*trn_lookup_fn)(void *arg, TRN_OWN trn_err err, const trn_addrs *addrs);
-trn_err trn_lookup_start(trn_lookup **out, trn_loop *l, const char *host, int port, trn_lookup_fn fn, void *arg) TRN_MUST_USE;
+trn_err trn_lookup_start(trn_lookup **out, trn_loop *l, const char *host, int port, trn_lookup_fn fn,
+                         void *arg) TRN_MUST_USE;
 void trn_lookup_cancel(trn_lookup *q); /* [loop] before fn ran: it never will */
 
 /* Listening sockets for a host as trn_rpc_server_listen describes it; the same port on all. At most TRN_NET_ADDRS descriptors. */
 trn_err trn_net_listen(int fds[TRN_NET_ADDRS], int *n, int *port_out, const char *host, int port) TRN_MUST_USE;
 trn_err trn_net_connect(int *out, const trn_addr *to) TRN_MUST_USE; /* starts; writable when done, then trn_net_error */
-int trn_net_error(int fd);  /* SO_ERROR */
-void trn_net_tune(int fd);  /* for accepted sockets */
+int trn_net_error(int fd);                                          /* SO_ERROR */
+void trn_net_tune(int fd);                                          /* for accepted sockets */
 
 #endif

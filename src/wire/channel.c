@@ -40,7 +40,7 @@ typedef struct queue {
 } queue;
 
 struct trn_channel {
-    _Atomic int refs;  /* memory: users (together one), calls, posted work */
+    _Atomic int refs; /* memory: users (together one), calls, posted work */
     _Atomic int users;
     trn_loop *loop;
     char *address, *host;
@@ -51,8 +51,8 @@ struct trn_channel {
     /* [loop] */
     int state;
     bool shut;
-    cconn *cur;      /* READY */
-    cconn *leaving;  /* after GOAWAY, until their calls are over */
+    cconn *cur;     /* READY */
+    cconn *leaving; /* after GOAWAY, until their calls are over */
     queue waiting;  /* for a connection */
     queue failed;   /* r->err is to be told */
     trn_loop_task kick;
@@ -76,7 +76,7 @@ struct trn_rpc {
     trn_stream s; /* first: the hooks get this pointer */
     _Atomic int refs;
     trn_channel *ch; /* a reference */
-    cconn *on;        /* the stream is on this connection */
+    cconn *on;       /* the stream is on this connection */
     trn_rpc *prev, *next;
     queue *in;       /* waiting or failed */
     trn_out_msg out; /* until it is given to a stream */
@@ -207,8 +207,8 @@ static void set_state(trn_channel *c, int state)
 static trn_err unavailable(trn_channel *c, const trn_rpc *r)
 {
     double over = (double)(trn_now_ns() - c->since_ns) / 1e9;
-    return trn_errorf(TRN_UNAVAILABLE, "%s: cannot connect to %s: %s (attempt %d, trying for %.1f s)", short_name(r), c->address,
-                      c->why ? trn_err_msg(c->why) : "not connected", c->attempts, over);
+    return trn_errorf(TRN_UNAVAILABLE, "%s: cannot connect to %s: %s (attempt %d, trying for %.1f s)", short_name(r),
+                      c->address, c->why ? trn_err_msg(c->why) : "not connected", c->attempts, over);
 }
 
 /* ---- hooks of the session ------------------------------------------------------------------------------------- */
@@ -351,7 +351,8 @@ static bool met_itself(int fd)
 {
     trn_addr a = {.len = sizeof a.v6}, b = {.len = sizeof b.v6};
     char ta[TRN_ADDR_TEXT], tb[TRN_ADDR_TEXT];
-    return getsockname(fd, &a.sa, &a.len) == 0 && getpeername(fd, &b.sa, &b.len) == 0 && strcmp(trn_addr_text(ta, &a), trn_addr_text(tb, &b)) == 0;
+    return getsockname(fd, &a.sa, &a.len) == 0 && getpeername(fd, &b.sa, &b.len) == 0 &&
+           strcmp(trn_addr_text(ta, &a), trn_addr_text(tb, &b)) == 0;
 }
 
 static void try_next(trn_channel *c);
@@ -545,7 +546,8 @@ static void on_deadline(void *arg)
     trn_rpc *r = arg;
     trn_channel *c = r->ch;
     char text[256];
-    give_up(r, trn_errorf(TRN_DEADLINE_EXCEEDED, "%s to %s: deadline exceeded (%s)", short_name(r), c->address, trn_channel_state_text(c, text, sizeof text)));
+    give_up(r, trn_errorf(TRN_DEADLINE_EXCEEDED, "%s to %s: deadline exceeded (%s)", short_name(r), c->address,
+                          trn_channel_state_text(c, text, sizeof text)));
 }
 
 static void submit(trn_rpc *r)
@@ -565,7 +567,8 @@ static void submit(trn_rpc *r)
 
 static void submit_posted(void *arg) { submit(arg); }
 
-void trn_channel_call(trn_rpc **out, trn_channel *c, const char *method_path, trn_out_msg *request, const trn_call_opts *o, trn_rpc_done done, void *arg)
+void trn_channel_call(trn_rpc **out, trn_channel *c, const char *method_path, trn_out_msg *request,
+                      const trn_call_opts *o, trn_rpc_done done, void *arg)
 {
     size_t n = strlen(method_path) + 1;
     trn_rpc *r = trn_xalloc(sizeof *r + n);

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 enum {
-    SCRATCH = 64 << 10,  /* small messages and frame heads; on the stack, so an idle connection has no read buffer */
+    SCRATCH = 64 << 10,    /* small messages and frame heads; on the stack, so an idle connection has no read buffer */
     DIRECT_FROM = 8 << 10, /* below this a copy is cheaper than a second iovec */
-    BEHIND = 16 << 10,   /* room for the next frame's head and some of its payload behind a direct read */
-    READ_TURN = 8 << 20, /* bytes per wake-up: window updates and other connections get their turn */
+    BEHIND = 16 << 10,     /* room for the next frame's head and some of its payload behind a direct read */
+    READ_TURN = 8 << 20,   /* bytes per wake-up: window updates and other connections get their turn */
     WRITE_TURN = 32 << 20,
     MAX_IOV = 256,
 };
@@ -27,7 +27,8 @@ static double seconds(uint64_t ns) { return (double)ns / 1e9; }
 
 static trn_err lost_error(trn_conn *c, const char *what)
 {
-    return trn_errorf(TRN_UNAVAILABLE, "connection to %s lost: %s; last heard of %.1f s ago", c->peer, what, seconds(trn_now_ns() - c->rx_ns));
+    return trn_errorf(TRN_UNAVAILABLE, "connection to %s lost: %s; last heard of %.1f s ago", c->peer, what,
+                      seconds(trn_now_ns() - c->rx_ns));
 }
 
 /* ---- out ------------------------------------------------------------------------------------------------------ */
@@ -246,7 +247,8 @@ static void on_tick(void *arg)
         }
         next = heard + (c->idle_ns ? c->idle_ns : c->patience_ns);
     } else {
-        uint64_t interval = trn_h2_peer_pingable(c->h2) ? c->keepalive_ns : TRN_MAX(c->keepalive_ns, TRN_CONN_SHY_KEEPALIVE_NS);
+        uint64_t interval =
+            trn_h2_peer_pingable(c->h2) ? c->keepalive_ns : TRN_MAX(c->keepalive_ns, TRN_CONN_SHY_KEEPALIVE_NS);
         next = heard + interval;
         if (c->ping_ns && now - TRN_MAX(c->ping_ns, c->tx_ns) >= c->keepalive_ns) {
             lose(c, lost_error(c, "it does not answer PING"));
@@ -264,14 +266,15 @@ static void on_tick(void *arg)
         next = TRN_MIN(next, c->start_ns + c->patience_ns);
     if (c->h2 && next > now + c->patience_ns)
         next = now + c->patience_ns; /* headers may begin to dribble any time */
-    if (next <= now) /* silent, but without calls that would be worth a PING */
+    if (next <= now)                 /* silent, but without calls that would be worth a PING */
         next = now + c->keepalive_ns;
     trn_timer_start(c->loop, &c->tick, next, on_tick, c);
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------------- */
 
-trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns, uint64_t patience_ns)
+trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns,
+                       uint64_t patience_ns)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_metrics);

@@ -24,27 +24,28 @@ typedef struct trn_conn {
     trn_h2 *h2; /* NULL: raw */
 
     void *owner;
-    void (*lost)(void *owner, TRN_OWN trn_err why);                  /* call trn_conn_stop(c, why) and forget it */
-    trn_err (*bytes)(void *owner, const uint8_t *p, size_t n);       /* raw input; may set h2 */
+    void (*lost)(void *owner, TRN_OWN trn_err why);            /* call trn_conn_stop(c, why) and forget it */
+    trn_err (*bytes)(void *owner, const uint8_t *p, size_t n); /* raw input; may set h2 */
 
     trn_sb raw_out; /* raw output, from raw_off on */
     size_t raw_off;
     bool close_when_sent; /* raw: then half-close, and wait for the peer to do the same */
     bool half_closed;
 
-    bool blocked;             /* the socket is full: EPOLLOUT continues */
-    bool ready;               /* the handshake is over (first SETTINGS, or a whole HTTP/1 request) */
-    uint64_t start_ns, rx_ns; /* rx: last time anything came */
-    uint64_t tx_ns;           /* last time a full socket had room again */
-    uint64_t ping_ns;         /* sent, no byte since; 0: none */
-    uint64_t header_ns;       /* an unfinished block of headers began */
+    bool blocked;                       /* the socket is full: EPOLLOUT continues */
+    bool ready;                         /* the handshake is over (first SETTINGS, or a whole HTTP/1 request) */
+    uint64_t start_ns, rx_ns;           /* rx: last time anything came */
+    uint64_t tx_ns;                     /* last time a full socket had room again */
+    uint64_t ping_ns;                   /* sent, no byte since; 0: none */
+    uint64_t header_ns;                 /* an unfinished block of headers began */
     uint64_t keepalive_ns, patience_ns; /* patience: for what begins and does not end */
-    uint64_t idle_ns;         /* raw: give up after this much silence; 0: never */
+    uint64_t idle_ns;                   /* raw: give up after this much silence; 0: never */
     char peer[TRN_ADDR_TEXT];
 } trn_conn;
 
 /* Takes fd; times of 0 mean the defaults. c is zeroed storage with owner, lost (and bytes) set. On failure fd is closed. */
-trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns, uint64_t patience_ns) TRN_MUST_USE;
+trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns,
+                       uint64_t patience_ns) TRN_MUST_USE;
 void trn_conn_dirty(trn_conn *c); /* something was submitted: flush before the loop sleeps */
 /* Closes; every stream of the session is finished with `why`. */
 void trn_conn_stop(trn_conn *c, const trn_error *why);

@@ -30,13 +30,26 @@ bool trn_grpc_timeout_parse(uint64_t *ns, const char *p, size_t n)
     }
     uint64_t unit;
     switch (p[n - 1]) {
-    case 'n': unit = 1; break;
-    case 'u': unit = 1000; break;
-    case 'm': unit = 1000000; break;
-    case 'S': unit = 1000000000; break;
-    case 'M': unit = 60000000000; break;
-    case 'H': unit = 3600000000000; break;
-    default: return false;
+    case 'n':
+        unit = 1;
+        break;
+    case 'u':
+        unit = 1000;
+        break;
+    case 'm':
+        unit = 1000000;
+        break;
+    case 'S':
+        unit = 1000000000;
+        break;
+    case 'M':
+        unit = 60000000000;
+        break;
+    case 'H':
+        unit = 3600000000000;
+        break;
+    default:
+        return false;
     }
     /* A century is for ever; what is left fits 64 bits. */
     const uint64_t century = UINT64_C(3155760000) * 1000000000;
@@ -76,7 +89,10 @@ size_t trn_grpc_message_encode(char *out, size_t max, const char *text)
 
 static int nibble(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 char *trn_grpc_message_decode(const char *p, size_t n)
@@ -85,7 +101,8 @@ char *trn_grpc_message_decode(const char *p, size_t n)
     size_t m = 0;
     for (size_t i = 0; i < n; i++) {
         int hi, lo;
-        if (p[i] == '%' && i + 2 < n && (hi = nibble(p[i + 1])) >= 0 && (lo = nibble(p[i + 2])) >= 0 && (hi | lo) != 0) {
+        if (p[i] == '%' && i + 2 < n && (hi = nibble(p[i + 1])) >= 0 && (lo = nibble(p[i + 2])) >= 0 &&
+            (hi | lo) != 0) {
             out[m++] = (char)(hi << 4 | lo);
             i += 2;
         } else if (p[i] != 0) {
@@ -119,7 +136,8 @@ static void make_derived(void)
     raw[n++] = 0;
     size_t m = 0;
     for (size_t i = 0; i < n; i += 3) {
-        uint32_t v = (uint32_t)raw[i] << 16 | (i + 1 < n ? (uint32_t)raw[i + 1] << 8 : 0) | (i + 2 < n ? raw[i + 2] : 0);
+        uint32_t v =
+            (uint32_t)raw[i] << 16 | (i + 1 < n ? (uint32_t)raw[i + 1] << 8 : 0) | (i + 2 < n ? raw[i + 2] : 0);
         size_t chars = TRN_MIN(n - i, (size_t)3) + 1;
         for (size_t k = 0; k < chars; k++)
             derived_text[m++] = b64[v >> (18 - 6 * k) & 63];
@@ -159,25 +177,36 @@ bool trn_grpc_details_derived(const char *p, size_t n)
 trn_code trn_grpc_code_from_http(int status)
 {
     switch (status) {
-    case 400: return TRN_INTERNAL;
-    case 401: return TRN_UNAUTHENTICATED;
-    case 403: return TRN_PERMISSION_DENIED;
-    case 404: return TRN_UNIMPLEMENTED;
+    case 400:
+        return TRN_INTERNAL;
+    case 401:
+        return TRN_UNAUTHENTICATED;
+    case 403:
+        return TRN_PERMISSION_DENIED;
+    case 404:
+        return TRN_UNIMPLEMENTED;
     case 429:
     case 502:
     case 503:
-    case 504: return TRN_UNAVAILABLE;
-    default: return TRN_UNKNOWN;
+    case 504:
+        return TRN_UNAVAILABLE;
+    default:
+        return TRN_UNKNOWN;
     }
 }
 
 trn_code trn_grpc_code_from_h2(uint32_t error_code)
 {
     switch (error_code) {
-    case NGHTTP2_REFUSED_STREAM: return TRN_UNAVAILABLE;
-    case NGHTTP2_CANCEL: return TRN_CANCELLED;
-    case NGHTTP2_ENHANCE_YOUR_CALM: return TRN_RESOURCE_EXHAUSTED;
-    case NGHTTP2_INADEQUATE_SECURITY: return TRN_PERMISSION_DENIED;
-    default: return TRN_INTERNAL;
+    case NGHTTP2_REFUSED_STREAM:
+        return TRN_UNAVAILABLE;
+    case NGHTTP2_CANCEL:
+        return TRN_CANCELLED;
+    case NGHTTP2_ENHANCE_YOUR_CALM:
+        return TRN_RESOURCE_EXHAUSTED;
+    case NGHTTP2_INADEQUATE_SECURITY:
+        return TRN_PERMISSION_DENIED;
+    default:
+        return TRN_INTERNAL;
     }
 }

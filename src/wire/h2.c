@@ -15,11 +15,11 @@
 
 #include "wire/grpc.h"
 
-enum { /* trn_stream.message */
-    M_PREFIX, /* entered at start; waits for 5 bytes */
-    M_HEAD,   /* length known; waits for enough bytes to choose the alignment */
-    M_BODY,   /* buffer there */
-    M_DONE,   /* whole; any further byte is an error */
+enum {           /* trn_stream.message */
+       M_PREFIX, /* entered at start; waits for 5 bytes */
+       M_HEAD,   /* length known; waits for enough bytes to choose the alignment */
+       M_BODY,   /* buffer there */
+       M_DONE,   /* whole; any further byte is an error */
 };
 
 enum { STAGE = 16 << 10, COPY_UP_TO = 2048, HEAD_MAX = 4096 };
@@ -283,7 +283,8 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
 #define NV_STATIC(name_, value_)                                                                                       \
     NV(name_, value_, sizeof(value_) - 1, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE)
 
-static ssize_t read_out(nghttp2_session *ng, int32_t id, uint8_t *buf, size_t length, uint32_t *flags, nghttp2_data_source *source, void *user)
+static ssize_t read_out(nghttp2_session *ng, int32_t id, uint8_t *buf, size_t length, uint32_t *flags,
+                        nghttp2_data_source *source, void *user)
 {
     (void)buf;
     trn_h2 *h = user;
@@ -303,7 +304,8 @@ static ssize_t read_out(nghttp2_session *ng, int32_t id, uint8_t *buf, size_t le
     return (ssize_t)s->out_left;
 }
 
-static int send_data(nghttp2_session *ng, nghttp2_frame *frame, const uint8_t *head, size_t length, nghttp2_data_source *source, void *user)
+static int send_data(nghttp2_session *ng, nghttp2_frame *frame, const uint8_t *head, size_t length,
+                     nghttp2_data_source *source, void *user)
 {
     (void)ng, (void)frame;
     trn_h2 *h = user;
@@ -318,7 +320,8 @@ static int send_data(nghttp2_session *ng, nghttp2_frame *frame, const uint8_t *h
 }
 
 /* nghttp2 reserves this many bytes, so ask for no more than the stream has. */
-static ssize_t read_length(nghttp2_session *ng, uint8_t type, int32_t id, int32_t conn_window, int32_t stream_window, uint32_t max_frame, void *user)
+static ssize_t read_length(nghttp2_session *ng, uint8_t type, int32_t id, int32_t conn_window, int32_t stream_window,
+                           uint32_t max_frame, void *user)
 {
     (void)type, (void)conn_window, (void)stream_window, (void)user;
     const trn_stream *s = nghttp2_session_get_stream_user_data(ng, id);
@@ -330,7 +333,10 @@ static ssize_t read_length(nghttp2_session *ng, uint8_t type, int32_t id, int32_
 
 /* ---- answers (server) ----------------------------------------------------------------------------------------- */
 
-static void reset(trn_h2 *h, trn_stream *s, uint32_t code) { nghttp2_submit_rst_stream(h->ng, NGHTTP2_FLAG_NONE, s->id, code); }
+static void reset(trn_h2 *h, trn_stream *s, uint32_t code)
+{
+    nghttp2_submit_rst_stream(h->ng, NGHTTP2_FLAG_NONE, s->id, code);
+}
 
 static void answer_error(trn_h2 *h, trn_stream *s, const trn_error *err)
 {
@@ -348,7 +354,8 @@ static void answer_error(trn_h2 *h, trn_stream *s, const trn_error *err)
     size_t nvs = 4;
     if (trn_err_is_derived(err)) {
         const char *details = trn_grpc_derived_details();
-        nv[nvs++] = NV("grpc-status-details-bin", details, strlen(details), NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
+        nv[nvs++] = NV("grpc-status-details-bin", details, strlen(details),
+                       NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
     }
     if (nghttp2_submit_response(h->ng, s->id, nv, nvs, NULL) != 0)
         reset(h, s, NGHTTP2_INTERNAL_ERROR);
@@ -365,7 +372,8 @@ void trn_h2_reply(trn_stream *s, trn_err err, trn_out_msg *body)
     }
     s->state = TRN_STREAM_REPLIED;
     if (!err && body && body->bytes > UINT32_MAX)
-        err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "the answer has %zu bytes, more than a gRPC message holds", body->bytes);
+        err =
+            trn_errorf(TRN_RESOURCE_EXHAUSTED, "the answer has %zu bytes, more than a gRPC message holds", body->bytes);
     if (err) {
         answer_error(h, s, err);
         trn_err_free(err);
@@ -394,11 +402,13 @@ static void refuse(trn_h2 *h, trn_stream *s, trn_err err)
 
 /* ---- calls (client) ------------------------------------------------------------------------------------------- */
 
-trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char *path, uint64_t timeout_ns, trn_out_msg *out, bool *gone)
+trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char *path, uint64_t timeout_ns,
+                    trn_out_msg *out, bool *gone)
 {
     *gone = false;
     if (out && out->bytes > UINT32_MAX) {
-        trn_err err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "%s: the request has %zu bytes, more than a gRPC message holds", path, out->bytes);
+        trn_err err = trn_errorf(TRN_RESOURCE_EXHAUSTED,
+                                 "%s: the request has %zu bytes, more than a gRPC message holds", path, out->bytes);
         trn_out_fini(out);
         return err;
     }
@@ -415,7 +425,8 @@ trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char 
     };
     size_t nvs = 7;
     if (timeout_ns)
-        nv[nvs++] = NV("grpc-timeout", timeout, trn_grpc_timeout_text(timeout, timeout_ns), COPY_VALUE | NGHTTP2_NV_FLAG_NO_INDEX);
+        nv[nvs++] = NV("grpc-timeout", timeout, trn_grpc_timeout_text(timeout, timeout_ns),
+                       COPY_VALUE | NGHTTP2_NV_FLAG_NO_INDEX);
     nghttp2_data_provider data = {.source.ptr = s, .read_callback = read_out};
     int32_t id = nghttp2_submit_request(h->ng, NULL, nv, nvs, &data, s);
     if (id == NGHTTP2_ERR_STREAM_ID_NOT_AVAILABLE) {
@@ -483,9 +494,11 @@ static void answer_over(trn_h2 *h, trn_stream *s)
         if (s->derived)
             err = trn_err_set_derived(err);
     } else if (s->http_status != 200)
-        err = trn_errorf(trn_grpc_code_from_http(s->http_status), "the peer answered with HTTP status %d", s->http_status);
+        err = trn_errorf(trn_grpc_code_from_http(s->http_status), "the peer answered with HTTP status %d",
+                         s->http_status);
     else if (!s->grpc_type)
-        err = trn_errorf(TRN_UNKNOWN, "the peer answered with content-type \"%s\", not application/grpc", s->content_type ? s->content_type : "");
+        err = trn_errorf(TRN_UNKNOWN, "the peer answered with content-type \"%s\", not application/grpc",
+                         s->content_type ? s->content_type : "");
     else if (s->grpc_status < 0)
         err = trn_errorf(TRN_UNKNOWN, "the answer ended without grpc-status");
     else if (s->message == M_PREFIX && s->prefix_n == 0)
@@ -512,7 +525,8 @@ static trn_err begin_message(trn_h2 *h, trn_stream *s)
     if (n > s->max_in)
         return trn_errorf(TRN_RESOURCE_EXHAUSTED, "a message of %zu bytes exceeds the limit of %zu", n, s->max_in);
     if (h->claimed + n > TRN_H2_MAX_CLAIMED)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "messages announced on this connection exceed %zu bytes", TRN_H2_MAX_CLAIMED);
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "messages announced on this connection exceed %zu bytes",
+                          TRN_H2_MAX_CLAIMED);
     s->in.n = n;
     s->in.p = (const uint8_t *)"";
     s->got = 0;
@@ -579,7 +593,9 @@ static trn_err take_in(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
                 TRN_TRY(begin_message(h, s));
             break;
         }
-        case M_HEAD: TRN_TRY(choose_alignment(h, s, &p, &n)); break;
+        case M_HEAD:
+            TRN_TRY(choose_alignment(h, s, &p, &n));
+            break;
         case M_BODY: {
             size_t k = TRN_MIN(n, s->in.n - s->got);
             uint8_t *to = (uint8_t *)s->in.p + s->got;
@@ -594,11 +610,13 @@ static trn_err take_in(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
                 h->partial -= s->got;
                 s->message = M_DONE;
             } else if (h->partial > TRN_H2_MAX_PARTIAL) {
-                return trn_errorf(TRN_RESOURCE_EXHAUSTED, "unfinished messages on this connection exceed %zu bytes", TRN_H2_MAX_PARTIAL);
+                return trn_errorf(TRN_RESOURCE_EXHAUSTED, "unfinished messages on this connection exceed %zu bytes",
+                                  TRN_H2_MAX_PARTIAL);
             }
             break;
         }
-        default: return trn_errorf(TRN_INTERNAL, "more than one message in a unary call");
+        default:
+            return trn_errorf(TRN_INTERNAL, "more than one message in a unary call");
         }
     }
     return TRN_OK;
@@ -615,7 +633,10 @@ size_t trn_h2_want(trn_h2 *h, uint8_t **dest)
 
 /* ---- nghttp2's callbacks -------------------------------------------------------------------------------------- */
 
-static trn_stream *stream_of(nghttp2_session *ng, int32_t id) { return id ? nghttp2_session_get_stream_user_data(ng, id) : NULL; }
+static trn_stream *stream_of(nghttp2_session *ng, int32_t id)
+{
+    return id ? nghttp2_session_get_stream_user_data(ng, id) : NULL;
+}
 
 static int on_begin_frame(nghttp2_session *ng, const nghttp2_frame_hd *hd, void *user)
 {
@@ -665,7 +686,10 @@ static int on_begin_headers(nghttp2_session *ng, const nghttp2_frame *frame, voi
     return 0;
 }
 
-static bool is(const uint8_t *p, size_t n, const char *text, size_t len) { return n == len && memcmp(p, text, len) == 0; }
+static bool is(const uint8_t *p, size_t n, const char *text, size_t len)
+{
+    return n == len && memcmp(p, text, len) == 0;
+}
 #define IS(p, n, text) is(p, n, text, sizeof(text) - 1)
 
 static void set_early(trn_stream *s, trn_err err)
@@ -707,7 +731,8 @@ static void request_header(trn_h2 *h, trn_stream *s, const uint8_t *name, size_t
         s->grpc_type = is_grpc(v, vl);
     } else if (IS(name, nl, "grpc-timeout")) {
         if (!trn_grpc_timeout_parse(&s->timeout_ns, (const char *)v, vl))
-            set_early(s, trn_errorf(TRN_INTERNAL, "bad grpc-timeout \"%.*s\"", (int)TRN_MIN(vl, (size_t)32), (const char *)v));
+            set_early(s, trn_errorf(TRN_INTERNAL, "bad grpc-timeout \"%.*s\"", (int)TRN_MIN(vl, (size_t)32),
+                                    (const char *)v));
         else if (s->timeout_ns == 0)
             s->timeout_ns = 1;
     }
@@ -733,8 +758,8 @@ static void answer_header(trn_stream *s, const uint8_t *name, size_t nl, const u
     }
 }
 
-static int on_header(nghttp2_session *ng, const nghttp2_frame *frame, const uint8_t *name, size_t nl, const uint8_t *v, size_t vl, uint8_t flags,
-                     void *user)
+static int on_header(nghttp2_session *ng, const nghttp2_frame *frame, const uint8_t *name, size_t nl, const uint8_t *v,
+                     size_t vl, uint8_t flags, void *user)
 {
     (void)flags;
     trn_h2 *h = user;
@@ -836,9 +861,11 @@ static int on_frame(nghttp2_session *ng, const nghttp2_frame *frame, void *user)
             h->peer_pingable = true;
         break;
     case NGHTTP2_GOAWAY:
-        h->hooks->goaway(h->user, frame->goaway.error_code, (const char *)frame->goaway.opaque_data, frame->goaway.opaque_data_len);
+        h->hooks->goaway(h->user, frame->goaway.error_code, (const char *)frame->goaway.opaque_data,
+                         frame->goaway.opaque_data_len);
         break;
-    default: break;
+    default:
+        break;
     }
     return 0;
 }
@@ -861,9 +888,12 @@ static int on_stream_close(nghttp2_session *ng, int32_t id, uint32_t code, void 
         return 0;
     if (!h->server && s->state != TRN_STREAM_OVER) {
         s->refused = code == NGHTTP2_REFUSED_STREAM;
-        trn_err err = code == NGHTTP2_REFUSED_STREAM ? trn_errorf(TRN_UNAVAILABLE, "the peer takes no more calls on this connection")
-                      : code == NGHTTP2_NO_ERROR    ? trn_errorf(TRN_UNKNOWN, "the stream ended without grpc-status")
-                                                    : trn_errorf(trn_grpc_code_from_h2(code), "the stream was reset with %s", nghttp2_http2_strerror(code));
+        trn_err err =
+            code == NGHTTP2_REFUSED_STREAM
+                ? trn_errorf(TRN_UNAVAILABLE, "the peer takes no more calls on this connection")
+            : code == NGHTTP2_NO_ERROR
+                ? trn_errorf(TRN_UNKNOWN, "the stream ended without grpc-status")
+                : trn_errorf(trn_grpc_code_from_h2(code), "the stream was reset with %s", nghttp2_http2_strerror(code));
         finish(h, s, err);
     }
     nghttp2_session_set_stream_user_data(ng, id, NULL);
@@ -952,7 +982,10 @@ trn_err trn_h2_recv(trn_h2 *h, const uint8_t *p, size_t n)
     return err;
 }
 
-bool trn_h2_alive(trn_h2 *h) { return h->pending > 0 || nghttp2_session_want_read(h->ng) || nghttp2_session_want_write(h->ng); }
+bool trn_h2_alive(trn_h2 *h)
+{
+    return h->pending > 0 || nghttp2_session_want_read(h->ng) || nghttp2_session_want_write(h->ng);
+}
 size_t trn_h2_streams(const trn_h2 *h) { return h->n_streams; }
 bool trn_h2_in_headers(const trn_h2 *h) { return h->in_headers; }
 bool trn_h2_peer_pingable(const trn_h2 *h) { return h->peer_pingable || h->server; /* clients never count PINGs */ }
@@ -960,5 +993,6 @@ void trn_h2_ping(trn_h2 *h) { nghttp2_submit_ping(h->ng, NGHTTP2_FLAG_NONE, NULL
 
 void trn_h2_goaway(trn_h2 *h)
 {
-    nghttp2_submit_goaway(h->ng, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(h->ng), NGHTTP2_NO_ERROR, NULL, 0);
+    nghttp2_submit_goaway(h->ng, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(h->ng), NGHTTP2_NO_ERROR,
+                          NULL, 0);
 }

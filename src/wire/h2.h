@@ -23,17 +23,17 @@
 
 #include "wire/rpc.h"
 
-#define TRN_H2_MAX_HEADERS (16 << 10)           /* header list of a call, as HTTP/2 counts it */
+#define TRN_H2_MAX_HEADERS (16 << 10) /* header list of a call, as HTTP/2 counts it */
 #define TRN_H2_MAX_STREAMS 16384
 #define TRN_H2_MAX_MESSAGE ((size_t)INT32_MAX)
 #define TRN_H2_STREAM_WINDOW (64 << 20)
 #define TRN_H2_CONN_WINDOW (1 << 30)
-#define TRN_H2_SEND_FRAME (1 << 20)             /* a small answer waits for at most this much of a large one */
-#define TRN_H2_SEND_BATCH (2 << 20)             /* bytes taken from the streams before they are written */
+#define TRN_H2_SEND_FRAME (1 << 20) /* a small answer waits for at most this much of a large one */
+#define TRN_H2_SEND_BATCH (2 << 20) /* bytes taken from the streams before they are written */
 /* Announced but not yet received, and received of unfinished messages, per connection. The first is only address space. */
 #define TRN_H2_MAX_CLAIMED ((size_t)8 << 30)
 #define TRN_H2_MAX_PARTIAL ((size_t)8 << 30)
-#define TRN_H2_STATUS_TEXT 4096                 /* grpc-message, encoded */
+#define TRN_H2_STATUS_TEXT 4096 /* grpc-message, encoded */
 
 typedef struct trn_h2 trn_h2;
 
@@ -55,9 +55,9 @@ typedef struct trn_stream {
     uint32_t header_bytes;
 
     /* Message coming in. */
-    trn_msg in;     /* in.p points to its start in in.buf, which has room for all of in.n */
+    trn_msg in; /* in.p points to its start in in.buf, which has room for all of in.n */
     size_t got;
-    uint8_t *head;  /* up to 4 KiB while `align` cannot tell yet */
+    uint8_t *head; /* up to 4 KiB while `align` cannot tell yet */
     trn_rpc_align align;
     size_t max_in;
 
@@ -73,21 +73,23 @@ typedef struct trn_stream {
     uint64_t timeout_ns; /* 0: none */
     trn_err early;       /* server: what is wrong with the headers; answered once they are whole */
     bool has_path, is_post;
-    bool refused;        /* client: the peer did not look at it, or it never left */
+    bool refused;                 /* client: the peer did not look at it, or it never left */
     int http_status, grpc_status; /* -1: not seen */
     char *grpc_message;           /* decoded */
     char *content_type;           /* kept only when it is a surprise */
 } trn_stream;
 
 typedef struct trn_h2_hooks {
-    trn_stream *(*open)(void *user);                         /* server: storage for a call; NULL refuses it */
-    trn_err (*route)(void *user, trn_stream *s, const char *path, size_t n); /* server: sets s->align, s->max_in; an error is answered */
-    void (*request)(void *user, trn_stream *s);              /* server: s->in is whole */
+    trn_stream *(*open)(void *user); /* server: storage for a call; NULL refuses it */
+    trn_err (*route)(void *user, trn_stream *s, const char *path,
+                     size_t n);                 /* server: sets s->align, s->max_in; an error is answered */
+    void (*request)(void *user, trn_stream *s); /* server: s->in is whole */
     void (*refused)(void *user, trn_stream *s, trn_code code); /* server: answered by this module; for the counters */
-    void (*done)(void *user, trn_stream *s, TRN_OWN trn_err err); /* client: over; no error: s->in is whole. s->refused: may take s->out back */
-    void (*closed)(void *user, trn_stream *s);               /* s is no longer referred to */
+    void (*done)(void *user, trn_stream *s,
+                 TRN_OWN trn_err err); /* client: over; no error: s->in is whole. s->refused: may take s->out back */
+    void (*closed)(void *user, trn_stream *s);                             /* s is no longer referred to */
     void (*goaway)(void *user, uint32_t code, const char *text, size_t n); /* the peer takes no new calls */
-    void (*settings)(void *user);                            /* the peer's first SETTINGS: it really speaks HTTP/2 */
+    void (*settings)(void *user); /* the peer's first SETTINGS: it really speaks HTTP/2 */
 } trn_h2_hooks;
 
 trn_err trn_h2_new(trn_h2 **out, bool server, const trn_h2_hooks *hooks, void *user) TRN_MUST_USE;
@@ -116,8 +118,8 @@ void trn_h2_ping(trn_h2 *h);
 void trn_h2_goaway(trn_h2 *h); /* takes no new calls */
 
 /* client. `authority` is borrowed for the call. STREAM_ID exhaustion: *gone = true and the stream is untouched. */
-trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char *path, uint64_t timeout_ns, TRN_OWN trn_out_msg *out,
-                    bool *gone) TRN_MUST_USE;
+trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char *path, uint64_t timeout_ns,
+                    TRN_OWN trn_out_msg *out, bool *gone) TRN_MUST_USE;
 void trn_h2_cancel(trn_stream *s); /* RST_STREAM(CANCEL); done() is not called any more */
 
 /* server */

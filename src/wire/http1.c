@@ -6,22 +6,34 @@
 static const char *reason(int status)
 {
     switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 431: return "Request Header Fields Too Large";
-    case 500: return "Internal Server Error";
-    case 503: return "Service Unavailable";
-    case 505: return "HTTP Version Not Supported";
-    default: return "Status";
+    case 200:
+        return "OK";
+    case 400:
+        return "Bad Request";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 500:
+        return "Internal Server Error";
+    case 503:
+        return "Service Unavailable";
+    case 505:
+        return "HTTP Version Not Supported";
+    default:
+        return "Status";
     }
 }
 
 static void answer(trn_sb *out, int status, const char *type, const char *body, size_t n, bool with_body, bool keep)
 {
-    trn_sb_addf(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n%sConnection: %s\r\n\r\n", status, reason(status),
-                type ? type : "text/plain; charset=utf-8", n, status == 405 ? "Allow: GET, HEAD\r\n" : "", keep ? "keep-alive" : "close");
+    trn_sb_addf(out,
+                "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n%sConnection: "
+                "%s\r\n\r\n",
+                status, reason(status), type ? type : "text/plain; charset=utf-8", n,
+                status == 405 ? "Allow: GET, HEAD\r\n" : "", keep ? "keep-alive" : "close");
     if (with_body)
         trn_sb_add(out, body, n);
 }
@@ -45,7 +57,8 @@ static const char *header(const char *line, const char *name)
 }
 
 /* One request: `head` is zero-terminated, its lines end with \r\n or \n. */
-static bool serve(char *head, trn_sb *out, void (*get)(void *, const char *, const char *, trn_http_reply *), void *user)
+static bool serve(char *head, trn_sb *out, void (*get)(void *, const char *, const char *, trn_http_reply *),
+                  void *user)
 {
     char *save = NULL, *line = strtok_r(head, "\n", &save);
     size_t len = line ? strlen(line) : 0;
@@ -66,7 +79,8 @@ static bool serve(char *head, trn_sb *out, void (*get)(void *, const char *, con
                 keep = false;
             else if (strncasecmp(v, "keep-alive", 10) == 0)
                 keep = true;
-        } else if (header(line, "Transfer-Encoding") || ((v = header(line, "Content-Length")) && strtol(v, NULL, 10) != 0)) {
+        } else if (header(line, "Transfer-Encoding") ||
+                   ((v = header(line, "Content-Length")) && strtol(v, NULL, 10) != 0)) {
             body = true;
         }
     }
@@ -110,7 +124,8 @@ static bool garbage(const char *p, size_t n)
     return n > 0 && (p[0] < 'A' || p[0] > 'Z');
 }
 
-bool trn_http1_recv(trn_http1 *h, const uint8_t *p, size_t n, trn_sb *out, void (*get)(void *, const char *, const char *, trn_http_reply *), void *user)
+bool trn_http1_recv(trn_http1 *h, const uint8_t *p, size_t n, trn_sb *out,
+                    void (*get)(void *, const char *, const char *, trn_http_reply *), void *user)
 {
     trn_sb_add(&h->in, p, n);
     while (h->in.n > 0) {

@@ -11,8 +11,8 @@ typedef struct trn_http1 {
 } trn_http1;
 
 /* Appends the answers to all whole requests to `out`. False: close once `out` is written. */
-bool trn_http1_recv(trn_http1 *h, const uint8_t *p, size_t n, trn_sb *out, void (*get)(void *user, const char *path, const char *query, trn_http_reply *r),
-                    void *user);
+bool trn_http1_recv(trn_http1 *h, const uint8_t *p, size_t n, trn_sb *out,
+                    void (*get)(void *user, const char *path, const char *query, trn_http_reply *r), void *user);
 void trn_http1_fini(trn_http1 *h);
 
 #endif

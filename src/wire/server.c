@@ -39,7 +39,7 @@ struct trn_rpc_server {
         int fd;
         trn_watch watch;
         trn_timer pause; /* after EMFILE */
-    } *listeners;
+    } * listeners;
     int n_listeners;
     unsigned next_loop;
     uint64_t warned_ns;
@@ -73,16 +73,16 @@ struct sconn {
 };
 
 enum { /* trn_call.cancel */
-    CANCEL_NONE,
-    CANCEL_FIRED,
-    CANCEL_TOO_LATE, /* replied */
+       CANCEL_NONE,
+       CANCEL_FIRED,
+       CANCEL_TOO_LATE, /* replied */
 };
 
 struct trn_call {
     trn_stream s; /* first: the hooks get this pointer */
     sconn *conn;  /* a reference */
     method *m;
-    bool handed;   /* to the handler, which owes a reply */
+    bool handed; /* to the handler, which owes a reply */
     bool replied;
     bool gone; /* the stream is closed */
     _Atomic int cancel;
@@ -158,7 +158,9 @@ static void on_deadline(void *arg)
     trn_call *c = arg;
     if (c->replied)
         return;
-    trn_h2_reply(&c->s, trn_errorf(TRN_DEADLINE_EXCEEDED, "%s: the caller's deadline passed after %.3f s", c->m->name, (double)(trn_now_ns() - c->start_ns) / 1e9),
+    trn_h2_reply(&c->s,
+                 trn_errorf(TRN_DEADLINE_EXCEEDED, "%s: the caller's deadline passed after %.3f s", c->m->name,
+                            (double)(trn_now_ns() - c->start_ns) / 1e9),
                  NULL);
     trn_conn_dirty(&c->conn->io);
     call_cancelled(c);
@@ -434,7 +436,9 @@ static void adopt(void *arg)
     c->io.owner = c;
     c->io.lost = on_lost;
     c->io.bytes = on_bytes;
-    trn_err err = sh->draining ? trn_errorf(TRN_UNAVAILABLE, "closing") : trn_conn_start(&c->io, sh->loop, nc->fd, &nc->peer, sh->s->opts.keepalive_ns, sh->s->opts.header_ns);
+    trn_err err = sh->draining ? trn_errorf(TRN_UNAVAILABLE, "closing")
+                               : trn_conn_start(&c->io, sh->loop, nc->fd, &nc->peer, sh->s->opts.keepalive_ns,
+                                                sh->s->opts.header_ns);
     if (err) {
         if (sh->draining)
             close(nc->fd);
@@ -478,7 +482,8 @@ static void on_accept(void *arg, int events)
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 /* The connection stays in the queue; looking again at once would spin. */
-                warn_sometimes(s, "cannot accept connections: out of file descriptors or memory (ulimit -n); trying again every 100 ms");
+                warn_sometimes(s, "cannot accept connections: out of file descriptors or memory (ulimit -n); trying "
+                                  "again every 100 ms");
                 trn_watch_events(s->shards[0].loop, &li->watch, 0);
                 trn_timer_start(s->shards[0].loop, &li->pause, trn_now_ns() + 100000000, resume_accept, li);
                 return;
@@ -555,7 +560,10 @@ void trn_rpc_server_add(trn_rpc_server *s, const trn_rpc_method *methods, void *
     }
 }
 
-void trn_rpc_server_route(trn_rpc_server *s, const trn_http_route *r) { TRN_PUSH(s->routes, s->n_routes, s->cap_routes, *r); }
+void trn_rpc_server_route(trn_rpc_server *s, const trn_http_route *r)
+{
+    TRN_PUSH(s->routes, s->n_routes, s->cap_routes, *r);
+}
 
 static void start_listening(void *arg)
 {
@@ -586,8 +594,10 @@ static void serve_on(trn_rpc_server *s, const int *fds, int n, int p)
     }
     s->n_listeners = n;
     if (open)
-        TRN_WARN("rpc", "port %d is plain text and open to the network: whoever reaches it can run programs here; "
-                        "use localhost or a private address in the cluster spec, or close it with a firewall", p);
+        TRN_WARN("rpc",
+                 "port %d is plain text and open to the network: whoever reaches it can run programs here; "
+                 "use localhost or a private address in the cluster spec, or close it with a firewall",
+                 p);
     atomic_fetch_add(&s->refs, 1);
     trn_loop_post(s->shards[0].loop, start_listening, s);
 }

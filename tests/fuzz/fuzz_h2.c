@@ -57,10 +57,14 @@ static void hook_closed(void *user, trn_stream *s)
     trn_stream_fini(s);
     free(s);
 }
-static void hook_goaway(void *user, uint32_t code, const char *text, size_t n) { (void)user, (void)code, (void)text, (void)n; }
+static void hook_goaway(void *user, uint32_t code, const char *text, size_t n)
+{
+    (void)user, (void)code, (void)text, (void)n;
+}
 static void hook_settings(void *user) { (void)user; }
 
-static const trn_h2_hooks hooks = {hook_open, hook_route, hook_request, hook_refused, hook_done, hook_closed, hook_goaway, hook_settings};
+static const trn_h2_hooks hooks = {hook_open, hook_route,  hook_request, hook_refused,
+                                   hook_done, hook_closed, hook_goaway,  hook_settings};
 
 static bool drain(trn_h2 *h)
 {

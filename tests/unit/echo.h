@@ -131,7 +131,8 @@ static inline void echo_aligned(void *svc, trn_call *c)
     (void)svc;
     const trn_msg *m = trn_call_request(c);
     trn_out_msg out = {0};
-    trn_out_bytes(&out, ((uintptr_t)(m->p + 100) & 63) == 0 ? "yes" : "no", ((uintptr_t)(m->p + 100) & 63) == 0 ? 3 : 2);
+    trn_out_bytes(&out, ((uintptr_t)(m->p + 100) & 63) == 0 ? "yes" : "no",
+                  ((uintptr_t)(m->p + 100) & 63) == 0 ? 3 : 2);
     trn_call_reply(c, TRN_OK, &out);
 }
 

@@ -96,8 +96,10 @@ static void on_goaway(void *user, uint32_t code, const char *text, size_t n)
 }
 static void on_settings(void *user) { ((side *)user)->settings++; }
 
-static const trn_h2_hooks server_hooks = {on_open, on_route, on_request, on_refused, NULL, on_server_closed, on_goaway, on_settings};
-static const trn_h2_hooks client_hooks = {.done = on_done, .closed = on_client_closed, .goaway = on_goaway, .settings = on_settings};
+static const trn_h2_hooks server_hooks = {on_open, on_route,         on_request, on_refused,
+                                          NULL,    on_server_closed, on_goaway,  on_settings};
+static const trn_h2_hooks client_hooks = {
+    .done = on_done, .closed = on_client_closed, .goaway = on_goaway, .settings = on_settings};
 
 static void free_call(call *c)
 {
@@ -292,7 +294,9 @@ static void add(bytes *b, const void *p, size_t n)
 
 static void frame(bytes *b, uint8_t type, uint8_t flags, uint32_t stream, const void *p, size_t n)
 {
-    uint8_t h[9] = {(uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n, type, flags, (uint8_t)(stream >> 24), (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
+    uint8_t h[9] = {
+        (uint8_t)(n >> 16),      (uint8_t)(n >> 8),      (uint8_t)n,     type, flags, (uint8_t)(stream >> 24),
+        (uint8_t)(stream >> 16), (uint8_t)(stream >> 8), (uint8_t)stream};
     add(b, h, 9);
     add(b, p, n);
 }
@@ -436,7 +440,10 @@ static void announced_memory_is_bounded(void **state)
     preface(b);
     for (uint32_t i = 0; i < 20; i++) {
         headers(b, 2 * i + 1, 0, NULL, NULL);
-        frame(b, 0, 0, 2 * i + 1, "\0\x7f\xff\xff\xff" "0123456789abc", 18); /* says 2 GiB, sends 13 bytes */
+        frame(b, 0, 0, 2 * i + 1,
+              "\0\x7f\xff\xff\xff"
+              "0123456789abc",
+              18); /* says 2 GiB, sends 13 bytes */
     }
     assert_null(trn_h2_recv(s.h, b->p, b->n));
     assert_int_equal(s.refused_code, TRN_RESOURCE_EXHAUSTED);
@@ -517,12 +524,9 @@ static void odd_answers_are_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_may_be_cut_anywhere),
-        cmocka_unit_test(a_connection_that_dies_ends_its_calls),
-        cmocka_unit_test(goaway_lets_open_calls_finish),
-        cmocka_unit_test(bad_messages_are_refused),
-        cmocka_unit_test(announced_memory_is_bounded),
-        cmocka_unit_test(odd_answers_are_errors),
+        cmocka_unit_test(bytes_may_be_cut_anywhere),     cmocka_unit_test(a_connection_that_dies_ends_its_calls),
+        cmocka_unit_test(goaway_lets_open_calls_finish), cmocka_unit_test(bad_messages_are_refused),
+        cmocka_unit_test(announced_memory_is_bounded),   cmocka_unit_test(odd_answers_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,10 @@ typedef struct gate {
     pthread_cond_t cv;
     int n;
 } gate;
-#define GATE {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}
+#define GATE                                                                                                           \
+    {                                                                                                                  \
+        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0                                                         \
+    }
 static void gate_add(void *arg)
 {
     gate *g = arg;
@@ -304,8 +307,12 @@ static void addresses_are_split(void **state)
     static const struct {
         const char *text, *host;
         int port;
-    } good[] = {{"localhost:2222", "localhost", 2222}, {"[::1]:1", "::1", 1}, {"10.0.0.1:65535", "10.0.0.1", 65535}, {"a-b.c:0", "a-b.c", 0}};
-    static const char *bad[] = {"", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "::1:2222", "[::1]", "[::1", "[]:1", "host:1 ", "host:+1"};
+    } good[] = {{"localhost:2222", "localhost", 2222},
+                {"[::1]:1", "::1", 1},
+                {"10.0.0.1:65535", "10.0.0.1", 65535},
+                {"a-b.c:0", "a-b.c", 0}};
+    static const char *bad[] = {"",         "host",  ":1",   "host:", "host:x",  "host:65536", "host:-1",
+                                "::1:2222", "[::1]", "[::1", "[]:1",  "host:1 ", "host:+1"};
     char *host;
     int port;
     for (size_t i = 0; i < TRN_COUNTOF(good); i++) {
@@ -383,10 +390,11 @@ static void lookups_leave_the_loop_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(posts_run_in_order),      cmocka_unit_test(close_runs_what_was_posted), cmocka_unit_test(timers_fire_in_order),
-        cmocka_unit_test(stopped_watch_is_silent), cmocka_unit_test(pool_runs_everything),       cmocka_unit_test(pool_slot_can_be_stolen),
-        cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),       cmocka_unit_test(listening_picks_one_port),
-        cmocka_unit_test(lookups_leave_the_loop_alone),
+        cmocka_unit_test(posts_run_in_order),       cmocka_unit_test(close_runs_what_was_posted),
+        cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
+        cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
+        cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
+        cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(lookups_leave_the_loop_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,10 @@ typedef struct rig {
 static void serve(rig *r, int port)
 {
     trn_loop *both[] = {r->sl, r->cl};
-    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = both, .n_loops = r->two_loops ? 2 : 1, .keepalive_ns = r->impatient ? SECOND / 5 : 0, .header_ns = r->impatient ? SECOND / 4 : 0}));
+    assert_null(trn_rpc_server_open(&r->s, &(trn_server_opts){.loops = both,
+                                                              .n_loops = r->two_loops ? 2 : 1,
+                                                              .keepalive_ns = r->impatient ? SECOND / 5 : 0,
+                                                              .header_ns = r->impatient ? SECOND / 4 : 0}));
     trn_rpc_server_add(r->s, echo_methods, &r->e);
     assert_null(trn_rpc_server_listen(r->s, "localhost", port, &r->port));
 }
@@ -120,7 +123,8 @@ static void wait_for(outcome *o)
     pthread_mutex_unlock(&o->mu);
 }
 
-static void call_on(trn_rpc **h, trn_channel *ch, outcome *o, const char *method, const void *p, size_t n, const trn_call_opts *opts)
+static void call_on(trn_rpc **h, trn_channel *ch, outcome *o, const char *method, const void *p, size_t n,
+                    const trn_call_opts *opts)
 {
     char path[64];
     snprintf(path, sizeof path, "/echo.Echo/%s", method);
@@ -322,7 +326,8 @@ static void *storm_main(void *arg)
         }
         for (int i = 0; i < N; i++) {
             wait_for(&o[i]);
-            bool ok = o[i].err ? i % 8 == 7 && trn_err_code(o[i].err) == TRN_CANCELLED : strcmp((char *)o[i].p, text[i]) == 0;
+            bool ok =
+                o[i].err ? i % 8 == 7 && trn_err_code(o[i].err) == TRN_CANCELLED : strcmp((char *)o[i].p, text[i]) == 0;
             s->bad += !ok;
             fini_outcome(&o[i]);
         }
@@ -405,7 +410,8 @@ static void nobody_listens(void **state)
     call_on(NULL, ch, &o, "Echo", "", 0, NULL);
     wait_for(&o);
     expect_error(&o, TRN_UNAVAILABLE, "refused");
-    call_on(NULL, ch, &o, "Echo", "", 0, &(trn_call_opts){.wait_for_ready = true, .deadline_ns = trn_now_ns() + SECOND / 5});
+    call_on(NULL, ch, &o, "Echo", "", 0,
+            &(trn_call_opts){.wait_for_ready = true, .deadline_ns = trn_now_ns() + SECOND / 5});
     wait_for(&o);
     expect_error(&o, TRN_DEADLINE_EXCEEDED, "attempts");
     trn_channel_unref(ch);
@@ -604,7 +610,10 @@ static void silent_client_is_noticed(void **state)
     static const char request[] = "\0\0\x43\1\4\0\0\0\1\x83\x86" /* POST, http */
                                   "\x04\x0f/echo.Echo/Park"
                                   "\x01\x01x"
-                                  "\0\x0c" "content-type" "\x10" "application/grpc"
+                                  "\0\x0c"
+                                  "content-type"
+                                  "\x10"
+                                  "application/grpc"
                                   "\0\2te\x08trailers"
                                   "\0\0\5\0\1\0\0\0\1\0\0\0\0\0";
     char *fixed = malloc(sizeof request);
@@ -634,7 +643,8 @@ static void silent_server_is_noticed(void **state)
     for (int i = 0; i < 1000 && fd < 0; i++, usleep(1000))
         fd = accept(fds[0], NULL, NULL);
     assert_true(fd >= 0);
-    static const char hello[] = "\0\0\0\4\0\0\0\0\0" "\0\0\x08\6\0\0\0\0\0trainera";
+    static const char hello[] = "\0\0\0\4\0\0\0\0\0"
+                                "\0\0\x08\6\0\0\0\0\0trainera";
     assert_int_equal(send(fd, hello, sizeof hello - 1, MSG_NOSIGNAL), sizeof hello - 1);
     wait_for(&o);
     expect_error(&o, TRN_UNAVAILABLE, "PING");
@@ -661,7 +671,8 @@ static void out_of_descriptors(void **state)
     getrusage(RUSAGE_SELF, &a);
     usleep(200000);
     getrusage(RUSAGE_SELF, &b);
-    assert_true((b.ru_utime.tv_sec - a.ru_utime.tv_sec) * 1000000 + b.ru_utime.tv_usec - a.ru_utime.tv_usec < 100000); /* no spinning */
+    assert_true((b.ru_utime.tv_sec - a.ru_utime.tv_sec) * 1000000 + b.ru_utime.tv_usec - a.ru_utime.tv_usec <
+                100000); /* no spinning */
     for (int i = 0; i < n; i++)
         close(fd[i]);
     outcome o;

@@ -11,5 +11,7 @@ trn_err trn_ops_call(trn_kctx *k, const trn_func_ref *f, int first) TRN_MUST_USE
 
 /* A tensor's value as TensorFlow's messages show it: "1 2 3...", "[1 2][3 4]". max < 0: all of it. */
 void trn_summarize(trn_sb *out, const trn_tensor *t, int64_t max);
+/* The newer form, with brackets and line breaks (StringFormat). */
+void trn_summarize_v2(trn_sb *out, const trn_tensor *t, int64_t max);
 
 #endif

@@ -22,6 +22,7 @@
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_string)                                                                                                  \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

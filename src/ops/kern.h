@@ -169,6 +169,11 @@ trn_err trn_axis(int *out, int64_t axis, int rank, const char *what) TRN_MUST_US
 trn_err trn_shape_from(trn_shape *out, const trn_tensor *t, bool scalar_ok) TRN_MUST_USE;
 trn_err trn_count_checked(int64_t *out, const trn_shape *s) TRN_MUST_USE; /* trn_shape_count with INVALID_ARGUMENT */
 
+/* ---- hashes (strhash.c) ------------------------------------------------------------------------------------------ */
+
+uint64_t trn_fingerprint64(const void *p, size_t n); /* FarmHash's, TensorFlow's Fingerprint64 */
+uint64_t trn_siphash(const uint64_t key[2], const void *p, size_t n);
+
 /* ---- shape rules (shape_rules.c) -------------------------------------------------------------------------------- */
 
 trn_err trn_sh_vector(trn_shctx *s);      /* output 0: a vector of unknown length */

@@ -103,3 +103,48 @@ void trn_summarize(trn_sb *out, const trn_tensor *t, int64_t max)
     if (t->count > limit)
         trn_sb_adds(out, "...");
 }
+
+/* Brackets around every dimension, one line for each inner vector, `ends` elements at both ends. */
+static void add_dim_v2(trn_sb *s, const trn_tensor *t, int d, int64_t ends, int64_t at)
+{
+    if (d == t->shape.rank) {
+        if (t->dtype == TRN_STRING)
+            trn_sb_adds(s, "\"");
+        add_elem(s, t, at);
+        if (t->dtype == TRN_STRING)
+            trn_sb_adds(s, "\"");
+        return;
+    }
+    int64_t n = t->shape.dim[d], step = 1;
+    for (int i = d + 1; i < t->shape.rank; i++)
+        step *= t->shape.dim[i];
+    trn_sb_adds(s, "[");
+    for (int64_t i = 0; i < n; i++) {
+        bool gap = i == ends && n > 2 * ends;
+        if (i > 0 || gap) {
+            if (d == t->shape.rank - 1) {
+                trn_sb_adds(s, " ");
+            } else {
+                trn_sb_adds(s, "\n");
+                for (int q = 0; q <= d; q++)
+                    trn_sb_adds(s, " ");
+            }
+        }
+        if (gap) {
+            trn_sb_adds(s, "...");
+            i = n - ends - 1;
+            continue;
+        }
+        add_dim_v2(s, t, d + 1, ends, at + i * step);
+    }
+    trn_sb_adds(s, "]");
+}
+
+void trn_summarize_v2(trn_sb *out, const trn_tensor *t, int64_t max)
+{
+    int64_t ends = max < 0 || max > t->count ? t->count : max;
+    if (t->shape.rank > 0 || ends > 0)
+        add_dim_v2(out, t, 0, ends, 0);
+    else
+        trn_sb_adds(out, "...");
+}

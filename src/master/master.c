@@ -573,11 +573,13 @@ void trn_master_create(trn_master *m, const Tensorflow__CreateSessionRequest *q,
         create_over(j, err);
         return;
     }
+    if (c && trn_cancelled(c)) {
+        create_over(j, trn_errorf(TRN_CANCELLED, "the client gave up"));
+        return;
+    }
     survey *sv = survey_new(j->s, tasks_known, j);
-    if (c) {
+    if (c) { /* cancelled right now by another thread: then the survey ends when the tasks answer */
         j->hooked = trn_cancel_add(c, &j->hook, survey_cancelled, sv);
-        if (!j->hooked)
-            sv->err = trn_errorf(TRN_CANCELLED, "the client gave up");
     }
     if (trn_loop_here(m->loop))
         survey_start(sv);

@@ -68,11 +68,13 @@ static void run_built(void *arg, trn_err err, built_graph *b)
 
 static trn_err check_names(const trn_step_req *q)
 {
-    for (int i = 1; i < q->n_feeds; i++)
-        for (int k = 0; k < i; k++)
-            if (!strcmp(q->feed_names[i], q->feed_names[k]))
-                return trn_errorf(TRN_INVALID_ARGUMENT, "Duplicated feeds: %s", q->feed_names[i]);
-    return TRN_OK;
+    trn_err err = TRN_OK;
+    trn_map *seen = q->n_feeds > 1 ? trn_map_new() : NULL;
+    for (int i = 0; seen && !err && i < q->n_feeds; i++)
+        if (trn_map_puts(seen, q->feed_names[i], seen))
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "Duplicated feeds: %s", q->feed_names[i]);
+    trn_map_free(seen, NULL);
+    return err;
 }
 
 void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_step_result *out, trn_master_done done, void *arg)

@@ -176,13 +176,11 @@ static void step_done(void *arg, trn_err err)
     trn_out_msg m = {0};
     trn_sb s = {0};
     trn_step_result *r = &j->step.result;
-    for (int i = 0; !err && i < r->n_fetches; i++) {
-        bool again = false; /* one answer per name */
-        for (int k = 0; k < i && !again; k++)
-            again = !strcmp(j->step.q.fetches[k], j->step.q.fetches[i]);
-        if (!again)
+    trn_map *sent = r->n_fetches > 1 ? trn_map_new() : NULL; /* one answer per name */
+    for (int i = 0; !err && i < r->n_fetches; i++)
+        if (!sent || !trn_map_puts(sent, j->step.q.fetches[i], sent))
             err = trn_named_put(&m, 1, j->step.q.fetches[i], r->fetches[i]);
-    }
+    trn_map_free(sent, NULL);
     if (!err && r->metadata.n)
         trn_pbw_bytes(&s, 2, r->metadata.p, r->metadata.n);
     if (err && j->step.q.errors_in_body) {

@@ -102,11 +102,11 @@ static trn_err set_node(build *b, int id)
     if ((n->kind == KIND_KERNEL || n->kind == KIND_ASYNC) && !n->kernel)
         return trn_errorf(TRN_UNIMPLEMENTED, "Op '%s' has no kernel (node '%s')", gn->n.op, gn->n.name);
     if (n->kind == KIND_CONST) {
-        n->value = trn_attr_tensor(&gn->n, "value");
-        if (!n->value || n->value->dtype != gn->n.out_types[0])
+        trn_tensor *value = trn_attr_tensor(&gn->n, "value");
+        if (!value || value->dtype != gn->n.out_types[0])
             return trn_errorf(TRN_INVALID_ARGUMENT, "Const '%s': value is %s, dtype says %s", gn->n.name,
-                              n->value ? trn_dtype_name(n->value->dtype) : "missing", trn_dtype_name(gn->n.out_types[0]));
-        trn_tensor_ref(n->value); /* the graph holds one too, so no kernel ever takes a constant's buffer for its own */
+                              value ? trn_dtype_name(value->dtype) : "missing", trn_dtype_name(gn->n.out_types[0]));
+        n->value = trn_tensor_ref(value); /* the graph holds one too, so no kernel ever takes a constant's buffer for its own */
     }
     if (is_op(gn, "_Arg"))
         TRN_TRY(note_index(&p->n_args, gn));

@@ -148,6 +148,29 @@ def cluster(tmp_path):
         c.stop()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One cluster (2 ps, 2 workers, all ours) for the tests of a module; a test's variables and queues are cleared before the next (see fresh)."""
+    c = Cluster(tmp_path_factory.mktemp("shared"), 2, 2, 0, "trn", "trn", ())
+    try:
+        yield c.start()
+    finally:
+        c.stop()
+
+
+@pytest.fixture
+def fresh(shared):
+    """The module's cluster with empty containers."""
+    sys.modules["tensorflow"].compat.v1.Session.reset(shared.target("worker"))
+    return shared
+
+
+def tf_server(spec, job, index=0):
+    """A task of the real TensorFlow inside this process, quicker to have than a process of its own. TensorFlow cannot end one: it stays until we end."""
+    tf = sys.modules["tensorflow"]
+    return tf.distribute.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=index)
+
+
 @pytest.fixture(autouse=True)
 def fresh_graph():
     """Every test starts with an empty default graph. Tests without TensorFlow do not pay for importing it."""

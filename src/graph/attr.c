@@ -63,6 +63,8 @@ static trn_err set_func(trn_attr_val *v, trn_arena *a, const char *name, const T
 {
     if (depth > MAX_FUNC_DEPTH)
         return trn_errorf(TRN_INVALID_ARGUMENT, "attr '%s' nests functions deeper than %d", name, MAX_FUNC_DEPTH);
+    if (pb->n_attr > TRN_MAX_ATTRS)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "attr '%s': function '%s' gets %zu attrs", name, pb->name, pb->n_attr);
     trn_func_ref *f = trn_arena_alloc(a, sizeof *f);
     trn_attr *attrs = trn_arena_alloc(a, TRN_MAX(pb->n_attr, 1) * sizeof *attrs);
     f->name = trn_arena_strdup(a, pb->name);
@@ -70,7 +72,8 @@ static trn_err set_func(trn_attr_val *v, trn_arena *a, const char *name, const T
     f->attrs = attrs;
     for (size_t i = 0; i < pb->n_attr; i++) {
         if (!pb->attr[i]->value)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "attr '%s': the function's attr '%s' has no value", name, pb->attr[i]->key);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "attr '%s': the function's attr '%s' has no value", name,
+                              pb->attr[i]->key);
         TRN_TRY(attr_from_pb(&attrs[i], a, pb->attr[i]->key, pb->attr[i]->value, depth + 1));
     }
     v->func = f;
@@ -83,8 +86,9 @@ static trn_err list_from_pb(trn_attr *out, trn_arena *a, const Tensorflow__AttrV
     const struct {
         size_t n;
         trn_attr_kind kind;
-    } all[] = {{l->n_s, TRN_ATTR_STRING},   {l->n_i, TRN_ATTR_INT},        {l->n_f, TRN_ATTR_FLOAT}, {l->n_b, TRN_ATTR_BOOL},
-               {l->n_type, TRN_ATTR_TYPE}, {l->n_shape, TRN_ATTR_SHAPE}, {l->n_tensor, TRN_ATTR_TENSOR}, {l->n_func, TRN_ATTR_FUNC}};
+    } all[] = {{l->n_s, TRN_ATTR_STRING},      {l->n_i, TRN_ATTR_INT},     {l->n_f, TRN_ATTR_FLOAT},
+               {l->n_b, TRN_ATTR_BOOL},        {l->n_type, TRN_ATTR_TYPE}, {l->n_shape, TRN_ATTR_SHAPE},
+               {l->n_tensor, TRN_ATTR_TENSOR}, {l->n_func, TRN_ATTR_FUNC}};
     size_t n = 0;
     out->is_list = true;
     for (size_t i = 0; i < TRN_COUNTOF(all); i++) {
@@ -189,12 +193,14 @@ trn_err trn_attr_from_pb(trn_attr *out, trn_arena *a, const char *name, const Te
     return TRN_OK;
 }
 
-trn_err trn_attrs__from_pb(trn_attr **out, int *n_out, trn_arena *a, Tensorflow__NodeDef__AttrEntry *const *pb, size_t n)
+trn_err trn_attrs__from_pb(trn_attr **out, int *n_out, trn_arena *a, Tensorflow__NodeDef__AttrEntry *const *pb,
+                           size_t n)
 {
-    if (n > INT_MAX / 2)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%zu attrs", n);
+    if (n > TRN_MAX_ATTRS)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%zu attrs are more than %d", n, TRN_MAX_ATTRS);
     trn_attr *v = trn_arena_alloc(a, TRN_MAX(n, 1) * sizeof *v);
-    trn_map *seen = n > 32 ? trn_map_new() : NULL; /* attr name → index + 1, where looking through all would be quadratic */
+    trn_map *seen =
+        n > 32 ? trn_map_new() : NULL; /* attr name → index + 1, where looking through all would be quadratic */
     trn_err err = TRN_OK;
     int m = 0;
     for (size_t i = 0; i < n && !err; i++) {
@@ -233,11 +239,12 @@ static uint64_t tensor_growth(const Tensorflow__TensorProto *pb)
     if (pb->n_string_val)
         elem += pb->string_val[pb->n_string_val - 1].len; /* the last value repeats */
     for (size_t i = 0; pb->tensor_shape && i < pb->tensor_shape->n_dim; i++)
-        if (pb->tensor_shape->dim[i]->size < 0 || __builtin_mul_overflow(elem, (uint64_t)pb->tensor_shape->dim[i]->size, &elem))
+        if (pb->tensor_shape->dim[i]->size < 0 ||
+            __builtin_mul_overflow(elem, (uint64_t)pb->tensor_shape->dim[i]->size, &elem))
             return 0;
-    have = 4 * pb->n_float_val + 8 * pb->n_double_val + pb->n_int_val + 8 * pb->n_int64_val + pb->n_bool_val + 2 * pb->n_half_val +
-           4 * pb->n_scomplex_val + 8 * pb->n_dcomplex_val + 4 * pb->n_uint32_val + 8 * pb->n_uint64_val + sizeof(trn_str) * pb->n_string_val +
-           pb->float8_val.len;
+    have = 4 * pb->n_float_val + 8 * pb->n_double_val + pb->n_int_val + 8 * pb->n_int64_val + pb->n_bool_val +
+           2 * pb->n_half_val + 4 * pb->n_scomplex_val + 8 * pb->n_dcomplex_val + 4 * pb->n_uint32_val +
+           8 * pb->n_uint64_val + sizeof(trn_str) * pb->n_string_val + pb->float8_val.len;
     return elem > have ? elem - have : 0;
 }
 
@@ -503,11 +510,17 @@ bool trn_attr__equal(const trn_attr *x, const trn_attr *y)
     return true;
 }
 
-trn_attr trn_attr__type(const char *name, trn_dtype t) { return (trn_attr){.name = name, .kind = TRN_ATTR_TYPE, .v.type = t}; }
+trn_attr trn_attr__type(const char *name, trn_dtype t)
+{
+    return (trn_attr){.name = name, .kind = TRN_ATTR_TYPE, .v.type = t};
+}
 trn_attr trn_attr__int(const char *name, int64_t v) { return (trn_attr){.name = name, .kind = TRN_ATTR_INT, .v.i = v}; }
 trn_attr trn_attr__str(const char *name, const char *s)
 {
     return (trn_attr){.name = name, .kind = TRN_ATTR_STRING, .v.s = {s, strlen(s)}};
 }
 trn_attr trn_attr__bool(const char *name, bool b) { return (trn_attr){.name = name, .kind = TRN_ATTR_BOOL, .v.b = b}; }
-trn_attr trn_attr__tensor(const char *name, trn_tensor *t) { return (trn_attr){.name = name, .kind = TRN_ATTR_TENSOR, .v.tensor = t}; }
+trn_attr trn_attr__tensor(const char *name, trn_tensor *t)
+{
+    return (trn_attr){.name = name, .kind = TRN_ATTR_TENSOR, .v.tensor = t};
+}

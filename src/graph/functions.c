@@ -109,7 +109,8 @@ static void canonicalise(ProtobufCMessage *m)
             for (size_t k = 0; k < n; k++)
                 canonicalise(v[k]);
         } else {
-            bool set = !(f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) || *(const uint32_t *)((const char *)m + f->quantifier_offset) == f->id;
+            bool set = !(f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) ||
+                       *(const uint32_t *)((const char *)m + f->quantifier_offset) == f->id;
             if (set && *(ProtobufCMessage **)at)
                 canonicalise(*(ProtobufCMessage **)at);
         }
@@ -121,11 +122,13 @@ trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *fd)
     if (!fd->signature || !fd->signature->name[0])
         return trn_errorf(TRN_INVALID_ARGUMENT, "a function of the library has no name");
     const char *name = fd->signature->name;
+    if (fd->signature->n_attr > TRN_MAX_ATTRS)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' has %zu attrs", name, fd->signature->n_attr);
     for (size_t i = 0; i < fd->n_node_def; i++)
         for (size_t k = 0; k < fd->node_def[i]->n_attr; k++)
             if (!fd->node_def[i]->attr[k]->value)
-                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': attr '%s' of node '%s' has no value", name, fd->node_def[i]->attr[k]->key,
-                                  fd->node_def[i]->name);
+                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': attr '%s' of node '%s' has no value", name,
+                                  fd->node_def[i]->attr[k]->key, fd->node_def[i]->name);
     TRN_TRY(trn_nodes__check_growth(fd->node_def, fd->n_node_def));
     func *f = trn_xalloc(sizeof *f);
     atomic_init(&f->ref, 1);
@@ -150,7 +153,9 @@ trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *fd)
     bool same = was->n_bytes == f->n_bytes && memcmp(was->bytes, f->bytes, f->n_bytes) == 0;
     func_unref(f);
     if (!same)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Cannot add function '%s' because a different function with the same name already exists.", name);
+        return trn_errorf(TRN_INVALID_ARGUMENT,
+                          "Cannot add function '%s' because a different function with the same name already exists.",
+                          name);
     return TRN_OK;
 }
 
@@ -176,10 +181,14 @@ void trn_funclib_export(const trn_funclib *l, trn_arena *a, Tensorflow__GraphDef
 
 /* ---- signatures ----------------------------------------------------------------------------------------------- */
 
-static trn_err not_found(const char *name) { return trn_errorf(TRN_NOT_FOUND, "the function library has no function '%s'", name); }
+static trn_err not_found(const char *name)
+{
+    return trn_errorf(TRN_NOT_FOUND, "the function library has no function '%s'", name);
+}
 
 /* The function's own attr for this instance, or its default. NULL when neither is there. */
-static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f, const char *name)
+static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
+                         const char *name)
 {
     *out = NULL;
     for (int i = 0; i < f->n_attrs; i++)
@@ -199,16 +208,16 @@ static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__F
 }
 
 /* Types of one argument. */
-static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
-                         const Tensorflow__OpDef__ArgDef *arg)
+static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow__FunctionDef *fd,
+                         const trn_func_ref *f, const Tensorflow__OpDef__ArgDef *arg)
 {
     const char *fname = fd->signature->name;
     const trn_attr *attr;
     if (arg->type_list_attr[0]) {
         TRN_TRY(func_attr(&attr, a, fd, f, arg->type_list_attr));
         if (!attr || !attr->is_list || (attr->n && attr->kind != TRN_ATTR_TYPE))
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a list of types", fname, arg->name,
-                              arg->type_list_attr);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a list of types",
+                              fname, arg->name, arg->type_list_attr);
         *n = attr->n;
         *out = trn_arena_alloc(a, (size_t)TRN_MAX(attr->n, 1) * sizeof **out);
         for (int i = 0; i < attr->n; i++)
@@ -219,7 +228,8 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
     if (arg->type_attr[0]) {
         TRN_TRY(func_attr(&attr, a, fd, f, arg->type_attr));
         if (!attr || attr->is_list || attr->kind != TRN_ATTR_TYPE)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a type", fname, arg->name, arg->type_attr);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a type", fname,
+                              arg->name, arg->type_attr);
         t = attr->v.type;
     }
     t = trn_dtype_base(t);
@@ -229,8 +239,8 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
     if (arg->number_attr[0]) {
         TRN_TRY(func_attr(&attr, a, fd, f, arg->number_attr));
         if (!attr || attr->is_list || attr->kind != TRN_ATTR_INT || attr->v.i < 0 || attr->v.i > MAX_LIST)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a number up to %d", fname, arg->name,
-                              arg->number_attr, MAX_LIST);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a number up to %d",
+                              fname, arg->name, arg->number_attr, MAX_LIST);
         count = attr->v.i;
     }
     *n = (int)count;
@@ -241,8 +251,8 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
 }
 
 /* All arguments (or results) one after the other; first[i] is where argument i starts, first[n_args] the end. */
-static trn_err flat_types(trn_dtype **out, int **first, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
-                          Tensorflow__OpDef__ArgDef *const *args, size_t n_args)
+static trn_err flat_types(trn_dtype **out, int **first, trn_arena *a, const Tensorflow__FunctionDef *fd,
+                          const trn_func_ref *f, Tensorflow__OpDef__ArgDef *const *args, size_t n_args)
 {
     int n = 0, cap = 0;
     trn_dtype *v = NULL;
@@ -269,8 +279,8 @@ static trn_err flat_types(trn_dtype **out, int **first, trn_arena *a, const Tens
     return TRN_OK;
 }
 
-trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func_ref *f, int *n_args, trn_dtype **args, int *n_rets,
-                              trn_dtype **rets)
+trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func_ref *f, int *n_args, trn_dtype **args,
+                              int *n_rets, trn_dtype **rets)
 {
     const Tensorflow__FunctionDef *fd = trn_funclib__find(l, f->name);
     if (!fd)
@@ -287,31 +297,6 @@ trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func
     return TRN_OK;
 }
 
-bool trn_funclib__out_arg(const trn_funclib *l, const trn_gnode *nd, const char *arg, size_t len, int *first, int *count)
-{
-    const Tensorflow__FunctionDef *fd = trn_funclib__find(l, nd->n.op);
-    if (!fd)
-        return false;
-    trn_arena *a = trn_arena_new();
-    trn_func_ref f = {nd->n.op, nd->n.n_attrs, nd->n.attrs};
-    trn_dtype *types;
-    int *firsts;
-    bool found = false;
-    trn_err err = flat_types(&types, &firsts, a, fd, &f, fd->signature->output_arg, fd->signature->n_output_arg);
-    for (size_t i = 0; !err && i < fd->signature->n_output_arg && !found; i++) {
-        const char *name = fd->signature->output_arg[i]->name;
-        if (strlen(name) == len && memcmp(name, arg, len) == 0) {
-            *first = firsts[i];
-            *count = firsts[i + 1] - firsts[i];
-            found = true;
-        }
-    }
-    if (err)
-        trn_err_free(err);
-    trn_arena_free(a);
-    return found;
-}
-
 /* ---- bodies --------------------------------------------------------------------------------------------------- */
 
 typedef struct body {
@@ -319,8 +304,11 @@ typedef struct body {
     trn_arena *a;
     const Tensorflow__FunctionDef *fd;
     const trn_func_ref *f;
-    trn_map *args;   /* argument name → its index + 1 in the signature */
-    int *first_arg;  /* flat index of argument i; node ids are the same numbers */
+    trn_map *args;  /* argument name → its index + 1 in the signature */
+    int *first_arg; /* flat index of argument i; node ids are the same numbers */
+    trn_map *
+        results; /* "id:name" → int[2]: first and count of a result of a function that node id calls; "id": those are known */
+    trn_ctlset ctls;
 } body;
 
 static trn_err substitute(trn_attr *attr, body *b);
@@ -345,7 +333,8 @@ static trn_err substitute(trn_attr *attr, body *b)
         const trn_attr *v;
         TRN_TRY(func_attr(&v, b->a, b->fd, b->f, attr->v.s.p));
         if (!v)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' is used without its attr '%s'", b->fd->signature->name, attr->v.s.p);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' is used without its attr '%s'",
+                              b->fd->signature->name, attr->v.s.p);
         const char *name = attr->name;
         trn_attr__copy(attr, b->a, v);
         attr->name = name;
@@ -377,7 +366,8 @@ static trn_err body_args(body *b)
             attrs[0] = trn_attr__type("T", types[first + k]);
             attrs[1] = trn_attr__int("index", first + k);
             trn_gnode *nd;
-            TRN_TRY(trn_stage__node(&nd, &b->s, count > 1 ? trn_arena_printf(b->a, "%s_%d", name, k) : name, "_Arg", "", attrs, 2, 0, 0));
+            TRN_TRY(trn_stage__node(&nd, &b->s, count > 1 ? trn_arena_printf(b->a, "%s_%d", name, k) : name, "_Arg", "",
+                                    attrs, 2, 0, 0));
         }
     }
     return TRN_OK;
@@ -388,7 +378,8 @@ static trn_err body_node(body *b, const Tensorflow__NodeDef *pb)
     trn_attr *attrs;
     int n_attrs, n_ctl = 0;
     if (strcmp(pb->op, "SymbolicGradient") == 0)
-        return trn_errorf(TRN_UNIMPLEMENTED, "node '%s': SymbolicGradient (gradients by function) is not supported", pb->name);
+        return trn_errorf(TRN_UNIMPLEMENTED, "node '%s': SymbolicGradient (gradients by function) is not supported",
+                          pb->name);
     TRN_TRY(trn_attrs__from_pb(&attrs, &n_attrs, b->a, pb->attr, pb->n_attr));
     for (int i = 0; i < n_attrs; i++)
         TRN_TRY(substitute(&attrs[i], b));
@@ -411,7 +402,43 @@ typedef struct span {
     bool is_arg;
 } span;
 
-static trn_err find_span(span *out, const body *b, const char *in)
+/* Flat range of a named result of a function node. The whole signature is laid out once: a node may have many results and be asked for all. */
+static bool function_result(body *b, const trn_gnode *nd, const char *name, size_t len, int *first, int *count)
+{
+    trn_sb key = {0};
+    trn_sb_addf(&key, "%d", nd->id);
+    size_t id_len = key.n;
+    const Tensorflow__FunctionDef *fd = trn_funclib__find(b->s.lib, nd->n.op);
+    if (fd && !trn_map_get(b->results, key.p, key.n)) {
+        trn_func_ref f = {nd->n.op, nd->n.n_attrs, nd->n.attrs};
+        trn_dtype *types;
+        int *firsts = NULL;
+        trn_err err = flat_types(&types, &firsts, b->a, fd, &f, fd->signature->output_arg, fd->signature->n_output_arg);
+        trn_map_put(b->results, key.p, key.n, b);
+        for (size_t i = 0; !err && i < fd->signature->n_output_arg; i++) {
+            int *range = trn_arena_alloc(b->a, 2 * sizeof *range);
+            range[0] = firsts[i];
+            range[1] = firsts[i + 1] - firsts[i];
+            key.n = id_len;
+            trn_sb_addf(&key, ":%s", fd->signature->output_arg[i]->name);
+            trn_map_put(b->results, key.p, key.n, range);
+        }
+        if (err)
+            trn_err_free(err); /* the node was resolved by the same signature: cannot be */
+    }
+    key.n = id_len;
+    trn_sb_add(&key, ":", 1);
+    trn_sb_add(&key, name, len);
+    const int *range = trn_map_get(b->results, key.p, key.n);
+    trn_sb_fini(&key);
+    if (!range)
+        return false;
+    *first = range[0];
+    *count = range[1];
+    return true;
+}
+
+static trn_err find_span(span *out, body *b, const char *in)
 {
     const char *fname = b->fd->signature->name, *colon = strchr(in, ':');
     size_t len = colon ? (size_t)(colon - in) : strlen(in);
@@ -430,15 +457,17 @@ static trn_err find_span(span *out, const body *b, const char *in)
             colon = strchr(rest, ':');
             size_t out_len = colon ? (size_t)(colon - rest) : strlen(rest);
             if (!(r.nd->n.def ? trn_node_out_arg(&r.nd->n, rest, out_len, &r.first, &r.count)
-                              : trn_funclib__out_arg(b->s.lib, r.nd, rest, out_len, &r.first, &r.count)))
-                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s is not found: '%s' (%s) has no such output", fname, in,
+                              : function_result(b, r.nd, rest, out_len, &r.first, &r.count)))
+                return trn_errorf(TRN_INVALID_ARGUMENT,
+                                  "function '%s': input %.1024s is not found: '%s' (%s) has no such output", fname, in,
                                   r.nd->n.name, r.nd->n.op);
             rest = colon ? colon + 1 : NULL;
         } else if (r.nd->n.n_out == 1) {
             r.count = 1;
         } else {
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input %.1024s does not say which output of '%s' (%s)", fname, in, r.nd->n.name,
-                              r.nd->n.op);
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "function '%s': input %.1024s does not say which output of '%s' (%s)", fname, in,
+                              r.nd->n.name, r.nd->n.op);
         }
     }
     if (rest) {
@@ -453,15 +482,15 @@ static trn_err find_span(span *out, const body *b, const char *in)
     return TRN_OK;
 }
 
-static trn_err connect(const body *b, trn_gnode *nd, int *at, const char *in)
+static trn_err connect(body *b, trn_gnode *nd, int *at, const char *in)
 {
     span r;
     TRN_TRY(find_span(&r, b, in));
     for (int k = 0; k < r.count; k++, ++*at) {
         trn_edge e = r.is_arg ? (trn_edge){r.first + k, 0} : (trn_edge){r.nd->id, r.first + k};
         if (*at >= nd->n.n_in)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has more", b->fd->signature->name, nd->n.name,
-                              nd->n.op, nd->n.n_in);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has more",
+                              b->fd->signature->name, nd->n.name, nd->n.op, nd->n.n_in);
         TRN_TRY(trn_gnode__check_input(nd, *at, trn_stage__at(&b->s, e.node), e.slot));
         nd->in[*at] = e;
     }
@@ -470,12 +499,13 @@ static trn_err connect(const body *b, trn_gnode *nd, int *at, const char *in)
 
 static trn_err body_inputs(body *b, trn_gnode *nd, const Tensorflow__NodeDef *pb)
 {
-    int at = 0;
+    int at = 0, n_ctl = 0; /* nd->ctl has room for all of them */
     for (size_t i = 0; i < pb->n_input; i++) {
         const char *in = pb->input[i];
         if (in[0] != '^') {
-            if (nd->n_ctl)
-                return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Expected input[%zu] == '%s' of node '%s' to be a control input.",
+            if (n_ctl)
+                return trn_errorf(TRN_INVALID_ARGUMENT,
+                                  "function '%s': Expected input[%zu] == '%s' of node '%s' to be a control input.",
                                   b->fd->signature->name, i, in, pb->name);
             TRN_TRY(connect(b, nd, &at, in));
             continue;
@@ -483,15 +513,17 @@ static trn_err body_inputs(body *b, trn_gnode *nd, const Tensorflow__NodeDef *pb
         uintptr_t arg = (uintptr_t)trn_map_gets(b->args, in + 1);
         const trn_gnode *from = arg ? NULL : trn_map_gets(b->s.by_name, in + 1);
         if (!arg && !from)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input[%zu] == '%.1024s' of node '%s' is not found.", b->fd->signature->name, i,
-                              in, pb->name);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': input[%zu] == '%.1024s' of node '%s' is not found.",
+                              b->fd->signature->name, i, in, pb->name);
         if (arg && b->first_arg[arg - 1] == b->first_arg[arg])
-            continue; /* an empty list is there at once */
-        trn_graph_add_ctl(b->s.g, nd, arg ? b->first_arg[arg - 1] : from->id);
+            nd->ctl[n_ctl++] = -1; /* an empty list is there at once */
+        else
+            nd->ctl[n_ctl++] = arg ? b->first_arg[arg - 1] : from->id;
     }
+    trn_gnode__set_ctl(b->s.g, nd, nd->ctl, n_ctl, &b->ctls);
     if (at != nd->n.n_in)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has %d", b->fd->signature->name, nd->n.name,
-                          nd->n.op, nd->n.n_in, at);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': node '%s' (%s) takes %d inputs but has %d",
+                          b->fd->signature->name, nd->n.name, nd->n.op, nd->n.n_in, at);
     return TRN_OK;
 }
 
@@ -518,13 +550,14 @@ static trn_err body_rets(body *b)
         span r;
         TRN_TRY(find_span(&r, b, from));
         if (r.count != first[i + 1] - first[i])
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': result %s is %d tensors, but %s is %d", sig->name, name, first[i + 1] - first[i],
-                              from, r.count);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': result %s is %d tensors, but %s is %d", sig->name,
+                              name, first[i + 1] - first[i], from, r.count);
         for (int k = 0; k < r.count; k++) {
             trn_attr *attrs = trn_arena_alloc(b->a, 2 * sizeof *attrs);
             attrs[0] = trn_attr__type("T", types[first[i] + k]);
             attrs[1] = trn_attr__int("index", first[i] + k);
-            const char *base = r.count > 1 ? trn_arena_printf(b->a, "%s_RetVal_%d", name, k) : trn_arena_printf(b->a, "%s_RetVal", name);
+            const char *base = r.count > 1 ? trn_arena_printf(b->a, "%s_RetVal_%d", name, k)
+                                           : trn_arena_printf(b->a, "%s_RetVal", name);
             trn_gnode *nd;
             TRN_TRY(trn_stage__node(&nd, &b->s, fresh_name(b, base), "_Retval", "", attrs, 2, 1, 0));
             nd->in[0] = r.is_arg ? (trn_edge){r.first + k, 0} : (trn_edge){r.nd->id, r.first + k};
@@ -542,14 +575,18 @@ static trn_err body_ctl_rets(body *b)
     if (trn_map_gets(b->s.by_name, "_ctl_rets"))
         return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' has a node called _ctl_rets", fd->signature->name);
     trn_gnode *nd;
-    TRN_TRY(trn_stage__node(&nd, &b->s, "_ctl_rets", "NoOp", "", NULL, 0, 0, (int)TRN_MIN(fd->n_control_ret, (size_t)INT_MAX / 2)));
+    if (fd->n_control_ret > INT_MAX / 2)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' has %zu control outputs", fd->signature->name,
+                          fd->n_control_ret);
+    TRN_TRY(trn_stage__node(&nd, &b->s, "_ctl_rets", "NoOp", "", NULL, 0, 0, (int)fd->n_control_ret));
     for (size_t i = 0; i < fd->n_control_ret; i++) {
         const trn_gnode *from = trn_map_gets(b->s.by_name, fd->control_ret[i]->value);
         if (!from || from == nd)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': control output %s -> %s is not found.", fd->signature->name,
-                              fd->control_ret[i]->key, fd->control_ret[i]->value);
-        trn_graph_add_ctl(b->s.g, nd, from->id);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': control output %s -> %s is not found.",
+                              fd->signature->name, fd->control_ret[i]->key, fd->control_ret[i]->value);
+        nd->ctl[i] = from->id;
     }
+    trn_gnode__set_ctl(b->s.g, nd, nd->ctl, (int)fd->n_control_ret, &b->ctls);
     return TRN_OK;
 }
 
@@ -576,6 +613,7 @@ trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f)
     trn_stage__init(&b.s, g, l);
     b.a = b.s.store->arena;
     b.args = trn_map_new();
+    b.results = trn_map_new();
     trn_err err = build(&b);
     if (err) {
         err = trn_err_wrap(err, "function %s", f->name);
@@ -585,6 +623,8 @@ trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f)
         *out = g;
     }
     trn_map_free(b.args, NULL);
+    trn_map_free(b.results, NULL);
+    free(b.ctls.seen);
     trn_stage__fini(&b.s);
     return err;
 }

@@ -65,7 +65,10 @@ void trn_graph_free(trn_graph *g)
     free(g);
 }
 
-trn_gnode *trn_graph_find(const trn_graph *g, const char *name, size_t len) { return trn_map_get(g->by_name, name, len); }
+trn_gnode *trn_graph_find(const trn_graph *g, const char *name, size_t len)
+{
+    return trn_map_get(g->by_name, name, len);
+}
 
 bool trn_tensor_name__parse(const char *text, const char **name, size_t *len, int *slot)
 {
@@ -104,11 +107,11 @@ trn_err trn_graph_tensor(trn_edge *out, const trn_graph *g, const char *tensor_n
         return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' is not the name of a tensor", tensor_name ? tensor_name : "");
     const trn_gnode *nd = trn_graph_find(g, name, len);
     if (!nd)
-        return trn_errorf(TRN_NOT_FOUND, "the graph has no node '%.*s' (asked for as '%s')", (int)TRN_MIN(len, (size_t)1024), name,
-                          tensor_name);
+        return trn_errorf(TRN_NOT_FOUND, "the graph has no node '%.*s' (asked for as '%s')",
+                          (int)TRN_MIN(len, (size_t)1024), name, tensor_name);
     if (slot >= nd->n.n_out && (nd->n.out_types != trn_graph__untyped || slot >= TRN_UNKNOWN_OUTS))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': node '%s' (%s) has only %d outputs", tensor_name, nd->n.name, nd->n.op,
-                          nd->n.n_out);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': node '%s' (%s) has only %d outputs", tensor_name, nd->n.name,
+                          nd->n.op, nd->n.n_out);
     *out = (trn_edge){nd->id, slot};
     return TRN_OK;
 }
@@ -120,14 +123,16 @@ trn_err trn_gnode__check_input(const trn_gnode *to, int i, trn_gnode *from, int 
     trn_node *f = &from->n;
     if (slot < 0 || slot >= f->n_out) {
         if (f->out_types != trn_graph__untyped || slot < 0 || slot >= TRN_UNKNOWN_OUTS)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': Connecting to invalid output %d of source node %s which has %d outputs.",
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "Node '%s': Connecting to invalid output %d of source node %s which has %d outputs.",
                               to->n.name, slot, f->name, f->n_out);
         f->n_out = slot + 1;
     }
     trn_dtype want = to->n.in_types[i], have = f->out_types[slot];
     if (want == TRN_INVALID || have == TRN_INVALID || want == have || want == trn_dtype_base(have))
         return TRN_OK;
-    return trn_errorf(TRN_INVALID_ARGUMENT, "Input %d of node %s was passed %s from %s:%d incompatible with expected %s.", i, to->n.name,
+    return trn_errorf(TRN_INVALID_ARGUMENT,
+                      "Input %d of node %s was passed %s from %s:%d incompatible with expected %s.", i, to->n.name,
                       trn_dtype_name(have), f->name, slot, trn_dtype_name(want));
 }
 
@@ -164,7 +169,8 @@ static trn_err check_counts(const trn_opdef *def, const trn_node *n, int n_data,
         out += TRN_MAX(c, 0);
     }
     if (budget && (*budget -= out) < 0)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "Node '%s' (%s): the graph has more outputs than its size allows", n->name, n->op);
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "Node '%s' (%s): the graph has more outputs than its size allows",
+                          n->name, n->op);
     return TRN_OK;
 }
 
@@ -178,7 +184,8 @@ trn_err trn_gnode__resolve(trn_gnode *nd, trn_arena *a, const trn_funclib *lib, 
         int n_attrs = n->n_attrs;
         trn_err err = trn_node_resolve(n, a);
         if (!err && n_data >= 0 && n->n_in != n_data)
-            err = trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' (%s) takes %d inputs but has %d", n->name, n->op, n->n_in, n_data);
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' (%s) takes %d inputs but has %d", n->name, n->op, n->n_in,
+                             n_data);
         if (!err || trn_err_code(err) != TRN_UNIMPLEMENTED)
             return err;
         /* Known, but not with these types: as good as unknown until something needs it. */
@@ -190,9 +197,11 @@ trn_err trn_gnode__resolve(trn_gnode *nd, trn_arena *a, const trn_funclib *lib, 
         n->def = NULL;
         TRN_TRY(trn_funclib_signature(lib, a, &f, &n->n_in, &n->in_types, &n->n_out, &n->out_types));
         if (n_data >= 0 && n->n_in != n_data)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' (function %s) takes %d inputs but has %d", n->name, n->op, n->n_in, n_data);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' (function %s) takes %d inputs but has %d", n->name,
+                              n->op, n->n_in, n_data);
         if (budget && (*budget -= n->n_out) < 0)
-            return trn_errorf(TRN_RESOURCE_EXHAUSTED, "Node '%s' (function %s): the graph has more outputs than its size allows", n->name,
+            return trn_errorf(TRN_RESOURCE_EXHAUSTED,
+                              "Node '%s' (function %s): the graph has more outputs than its size allows", n->name,
                               n->op);
         return TRN_OK;
     }
@@ -213,8 +222,8 @@ static void push_node(trn_graph *g, trn_gnode *nd)
     trn_map_puts(g->by_name, nd->n.name, nd);
 }
 
-trn_err trn_graph_add(trn_gnode **out, trn_graph *g, const char *op, const char *name, const char *device, const trn_attr *attrs, int n_attrs,
-                      const trn_edge *in, int n_in)
+trn_err trn_graph_add(trn_gnode **out, trn_graph *g, const char *op, const char *name, const char *device,
+                      const trn_attr *attrs, int n_attrs, const trn_edge *in, int n_in)
 {
     if (!name[0] || trn_map_gets(g->by_name, name))
         return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' is not unique", name);
@@ -233,7 +242,8 @@ trn_err trn_graph_add(trn_gnode **out, trn_graph *g, const char *op, const char 
     nd->in = trn_arena_alloc(a, (size_t)TRN_MAX(n_in, 1) * sizeof *nd->in);
     for (int i = 0; i < n_in; i++) {
         if (in[i].node >= g->n || (in[i].node >= 0 && !g->node[in[i].node]))
-            return trn_errorf(TRN_INTERNAL, "Node '%s': input %d comes from node %d, which is not there", name, i, in[i].node);
+            return trn_errorf(TRN_INTERNAL, "Node '%s': input %d comes from node %d, which is not there", name, i,
+                              in[i].node);
         if (in[i].node >= 0)
             TRN_TRY(trn_gnode__check_input(nd, i, g->node[in[i].node], in[i].slot));
         nd->in[i] = in[i];
@@ -276,6 +286,30 @@ void trn_graph_add_ctl(trn_graph *g, trn_gnode *to, int from)
         to->cap_ctl = cap;
     }
     to->ctl[to->n_ctl++] = from;
+}
+
+void trn_gnode__set_ctl(trn_graph *g, trn_gnode *nd, const int *ids, int n, trn_ctlset *s)
+{
+    int *v = n > nd->cap_ctl ? trn_arena_alloc(g->arena, (size_t)n * sizeof *v) : nd->ctl, m = 0;
+    s->stamp++;
+    for (int i = 0; i < n; i++) {
+        int id = ids[i];
+        if (id < 0)
+            continue;
+        if (id >= s->cap) {
+            int cap = TRN_MAX(id + 64, 2 * s->cap);
+            s->seen = trn_xrealloc(s->seen, (size_t)cap * sizeof *s->seen);
+            memset(s->seen + s->cap, 0, (size_t)(cap - s->cap) * sizeof *s->seen);
+            s->cap = cap;
+        }
+        if (s->seen[id] == s->stamp)
+            continue;
+        s->seen[id] = s->stamp;
+        v[m++] = id;
+    }
+    nd->cap_ctl = TRN_MAX(nd->cap_ctl, n);
+    nd->ctl = v;
+    nd->n_ctl = m;
 }
 
 void trn_graph_remove(trn_graph *g, int id)

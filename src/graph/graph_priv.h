@@ -30,7 +30,8 @@ trn_err trn_gnode__check_input(const trn_gnode *to, int i, trn_gnode *from, int 
 /* Types of a node whose name, op, device and attrs are set: by the registry, by a function of `lib`, or unknown (n_in = n_data).
  * n_data -1: as many inputs as the attrs say (up to 65536); the caller counts them later.
  * `budget` (may be NULL) is what is left of the outputs that one import may ask for. */
-trn_err trn_gnode__resolve(trn_gnode *nd, trn_arena *a, const trn_funclib *lib, int n_data, int64_t *budget) TRN_MUST_USE;
+trn_err trn_gnode__resolve(trn_gnode *nd, trn_arena *a, const trn_funclib *lib, int n_data,
+                           int64_t *budget) TRN_MUST_USE;
 
 /* The node's own attrs array with `attr` in it (replaced or added); the value is shared, not copied. */
 void trn_gnode__set_attr(trn_gnode *nd, trn_arena *a, const trn_attr *attr);
@@ -47,6 +48,14 @@ trn_attr trn_attr__bool(const char *name, bool b);
 trn_attr trn_attr__tensor(const char *name, trn_tensor *t);
 /* Bytes that the tensors of an attr will take in memory beyond what the message carries. */
 uint64_t trn_attr_pb__growth(const Tensorflow__AttrValue *pb);
+
+/* Control inputs in bulk: trn_graph_add_ctl looks through all of them for a double, which is quadratic where a peer sends a million. */
+typedef struct trn_ctlset {
+    int cap, stamp;
+    int *seen; /* by node id: the call that saw it last */
+} trn_ctlset;
+/* nd's control inputs become ids[0 .. n) without doubles and without those below 0. ids may be nd->ctl itself. */
+void trn_gnode__set_ctl(trn_graph *g, trn_gnode *nd, const int *ids, int n, trn_ctlset *s);
 
 /* Who uses a node: users of node id are to[first[id] .. first[id + 1]). */
 typedef struct trn_guse {
@@ -69,28 +78,28 @@ typedef struct trn_stage {
     trn_gstore *store;
     const trn_funclib *lib; /* of the graph as it will be */
     int n, cap;
-    trn_gnode **node;  /* ids g->n … g->n + n - 1 */
-    trn_map *by_name;  /* of these */
+    trn_gnode **node; /* ids g->n … g->n + n - 1 */
+    trn_map *by_name; /* of these */
     int64_t budget;
 } trn_stage;
 void trn_stage__init(trn_stage *s, trn_graph *g, const trn_funclib *lib);
 void trn_stage__fini(trn_stage *s); /* also after a commit */
 /* Name and device are checked and copied, attrs are taken as they are (in the stage's arena). */
-trn_err trn_stage__node(trn_gnode **out, trn_stage *s, const char *name, const char *op, const char *device, trn_attr *attrs, int n_attrs,
-                        int n_data, int n_ctl) TRN_MUST_USE;
+trn_err trn_stage__node(trn_gnode **out, trn_stage *s, const char *name, const char *op, const char *device,
+                        trn_attr *attrs, int n_attrs, int n_data, int n_ctl) TRN_MUST_USE;
 trn_gnode *trn_stage__at(const trn_stage *s, int id); /* staged or already there */
 trn_err trn_stage__check_cycles(const trn_stage *s) TRN_MUST_USE;
 void trn_stage__commit(trn_stage *s);
-/* Attrs of a map field, last one of a name wins. */
-trn_err trn_attrs__from_pb(trn_attr **out, int *n_out, trn_arena *a, Tensorflow__NodeDef__AttrEntry *const *pb, size_t n) TRN_MUST_USE;
+/* Attrs of a map field, last one of a name wins. More than TRN_MAX_ATTRS are refused: nodes look through theirs one by one. */
+#define TRN_MAX_ATTRS 1024
+trn_err trn_attrs__from_pb(trn_attr **out, int *n_out, trn_arena *a, Tensorflow__NodeDef__AttrEntry *const *pb,
+                           size_t n) TRN_MUST_USE;
 
 /* Fails when the constants of these nodes would take absurdly more memory than the message did. */
 trn_err trn_nodes__check_growth(Tensorflow__NodeDef *const *node, size_t n) TRN_MUST_USE;
 
 /* ---- functions */
 const Tensorflow__FunctionDef *trn_funclib__find(const trn_funclib *l, const char *name);
-/* Flat range of a named result of a function node; false when there is none. */
-bool trn_funclib__out_arg(const trn_funclib *l, const trn_gnode *nd, const char *arg, size_t len, int *first, int *count);
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */
 trn_funclib *trn_funclib__copy(const trn_funclib *l);
 

@@ -51,8 +51,8 @@ static bool name_ok(const char *s)
     return !first;
 }
 
-trn_err trn_stage__node(trn_gnode **out, trn_stage *s, const char *name, const char *op, const char *device, trn_attr *attrs, int n_attrs,
-                        int n_data, int n_ctl)
+trn_err trn_stage__node(trn_gnode **out, trn_stage *s, const char *name, const char *op, const char *device,
+                        trn_attr *attrs, int n_attrs, int n_data, int n_ctl)
 {
     trn_arena *a = s->store->arena;
     size_t len = strlen(name);
@@ -61,13 +61,16 @@ trn_err trn_stage__node(trn_gnode **out, trn_stage *s, const char *name, const c
     if (!op[0])
         return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' does not specify an operation", name);
     if (trn_map_get(s->g->by_name, name, len))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s' is not unique: an earlier GraphDef of this session already has it", name);
+        return trn_errorf(TRN_INVALID_ARGUMENT,
+                          "Node '%s' is not unique: an earlier GraphDef of this session already has it", name);
     const trn_opdef *def = trn_op_find(op);
     trn_gnode *nd = trn_arena_alloc(a, sizeof *nd), *last = s->n ? s->node[s->n - 1] : NULL;
     nd->dev = -1;
     nd->n.name = trn_arena_strndup(a, name, len);
     nd->n.op = def ? def->row->name : last && strcmp(last->n.op, op) == 0 ? last->n.op : trn_arena_strdup(a, op);
-    nd->n.device = !device[0] ? "" : last && strcmp(last->n.device, device) == 0 ? last->n.device : trn_arena_strdup(a, device);
+    nd->n.device = !device[0]                                    ? ""
+                   : last && strcmp(last->n.device, device) == 0 ? last->n.device
+                                                                 : trn_arena_strdup(a, device);
     nd->n.attrs = attrs;
     nd->n.n_attrs = n_attrs;
     s->budget += 16;
@@ -123,8 +126,10 @@ trn_err trn_stage__check_cycles(const trn_stage *s)
         int bad = 0;
         while (!pending[bad])
             bad++;
-        err = trn_errorf(TRN_INVALID_ARGUMENT, "%d nodes in a cycle or behind one, '%s' (%s) among them; only NextIteration -> Merge may close a loop",
-                         n - done, s->node[bad]->n.name, s->node[bad]->n.op);
+        err = trn_errorf(
+            TRN_INVALID_ARGUMENT,
+            "%d nodes in a cycle or behind one, '%s' (%s) among them; only NextIteration -> Merge may close a loop",
+            n - done, s->node[bad]->n.name, s->node[bad]->n.op);
     }
     free(e);
     free(head);
@@ -159,7 +164,8 @@ static trn_err stage_node(trn_stage *s, const Tensorflow__NodeDef *pb)
         if (pb->input[i][0] == '^')
             continue;
         if ((size_t)n_data != i)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': Control dependencies must come after regular dependencies", pb->name);
+            return trn_errorf(TRN_INVALID_ARGUMENT,
+                              "Node '%s': Control dependencies must come after regular dependencies", pb->name);
         n_data++;
     }
     trn_attr *attrs;
@@ -179,12 +185,14 @@ static trn_err stage_inputs(trn_stage *s, trn_gnode *nd, const Tensorflow__NodeD
         size_t len;
         int slot;
         if (!trn_tensor_name__parse(pb->input[i], &name, &len, &slot))
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': input '%s' is not the name of a tensor", nd->n.name, pb->input[i]);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': input '%s' is not the name of a tensor", nd->n.name,
+                              pb->input[i]);
         trn_gnode *from = trn_map_get(s->by_name, name, len);
         if (!from)
             from = trn_map_get(s->g->by_name, name, len);
         if (!from)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': Unknown input node '%.1024s'", nd->n.name, pb->input[i]);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Node '%s': Unknown input node '%.1024s'", nd->n.name,
+                              pb->input[i]);
         if (slot >= 0) {
             TRN_TRY(trn_gnode__check_input(nd, (int)i, from, slot));
             nd->in[i] = (trn_edge){from->id, slot};
@@ -204,7 +212,9 @@ trn_err trn_nodes__check_growth(Tensorflow__NodeDef *const *node, size_t n)
             const Tensorflow__NodeDef__AttrEntry *e = node[i]->attr[k];
             uint64_t need = e->value ? trn_attr_pb__growth(e->value) : 0;
             if (need > left)
-                return trn_errorf(TRN_RESOURCE_EXHAUSTED, "Node '%s' (%s), attr '%s': the constants of this graph need more than %llu MiB beyond their values",
+                return trn_errorf(TRN_RESOURCE_EXHAUSTED,
+                                  "Node '%s' (%s), attr '%s': the constants of this graph need more than %llu MiB "
+                                  "beyond their values",
                                   node[i]->name, node[i]->op, e->key, (unsigned long long)(MAX_GROWTH >> 20));
             left -= need;
         }

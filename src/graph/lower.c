@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MAX_DEPTH 64           /* functions inside functions */
+#define MAX_DEPTH 64            /* functions inside functions */
 #define MAX_ADDED (1000 * 1000) /* nodes: a few nested functions can ask for 2^60 */
 
 /* Which functions a node came out of, innermost first: calls to one of them stay calls. */
@@ -27,19 +27,20 @@ typedef struct chain {
 typedef struct low {
     trn_edge *outs; /* NULL: the node is still there */
     int n_outs;
-    int ctl;        /* who waited for it waits for this; -1: for nothing */
+    int ctl; /* who waited for it waits for this; -1: for nothing */
 } low;
 
 typedef struct lower {
     trn_graph *g;
     trn_arena *tmp;
     int cap, n0;
-    low *low;               /* by node id */
-    const chain **from;     /* by node id */
-    bool *ctl_used;         /* by node id: has control outputs */
-    trn_map *bodies;        /* function name → trn_graph *, of those without attrs */
-    trn_map *moved;         /* name of a lowered node → name of what stands for its output 0, for colocation */
-    const chain *cur;       /* of the node that is being lowered */
+    low *low;           /* by node id */
+    const chain **from; /* by node id */
+    bool *ctl_used;     /* by node id: has control outputs */
+    trn_map *bodies;    /* function name → trn_graph *, of those without attrs */
+    trn_map *moved;     /* name of a lowered node → name of what stands for its output 0, for colocation */
+    const chain *cur;   /* of the node that is being lowered */
+    trn_ctlset ctls;
 } lower;
 
 static void reserve(lower *l)
@@ -60,8 +61,8 @@ static void reserve(lower *l)
 
 /* ---- new nodes ------------------------------------------------------------------------------------------------ */
 
-static trn_err add(trn_gnode **out, lower *l, const char *op, const char *scope, const char *leaf, const char *device, const trn_attr *attrs,
-                   int n_attrs, const trn_edge *in, int n_in)
+static trn_err add(trn_gnode **out, lower *l, const char *op, const char *scope, const char *leaf, const char *device,
+                   const trn_attr *attrs, int n_attrs, const trn_edge *in, int n_in)
 {
     trn_graph *g = l->g;
     if (g->n - l->n0 > MAX_ADDED)
@@ -84,6 +85,13 @@ static void ctl(lower *l, trn_gnode *to, int from)
 {
     trn_graph_add_ctl(l->g, to, from);
     l->ctl_used[from] = true;
+}
+
+static void set_ctls(lower *l, trn_gnode *to, const int *ids, int n)
+{
+    trn_gnode__set_ctl(l->g, to, ids, n, &l->ctls);
+    for (int i = 0; i < to->n_ctl; i++)
+        l->ctl_used[to->ctl[i]] = true;
 }
 
 static trn_edge resolved(const lower *l, trn_edge e)
@@ -120,8 +128,7 @@ static trn_err join(int *out, lower *l, const char *scope, const char *leaf, con
     }
     trn_gnode *nd;
     TRN_TRY(add(&nd, l, "NoOp", scope, leaf, device, NULL, 0, NULL, 0));
-    for (int i = 0; i < n; i++)
-        ctl(l, nd, ids[i]);
+    set_ctls(l, nd, ids, n);
     *out = nd->id;
     return TRN_OK;
 }
@@ -135,7 +142,10 @@ static bool calls_function(const lower *l, const trn_gnode *nd)
     return trn_gnode__is(nd, "PartitionedCall") || trn_gnode__is(nd, "StatefulPartitionedCall");
 }
 
-static bool may_have_effect(const trn_gnode *nd) { return !nd->n.def || (nd->n.def->row->flags & (TRN_OP_STATEFUL | TRN_OP_BACK)); }
+static bool may_have_effect(const trn_gnode *nd)
+{
+    return !nd->n.def || (nd->n.def->row->flags & (TRN_OP_STATEFUL | TRN_OP_BACK));
+}
 
 /* Without what neither a result nor an effect needs. */
 static trn_graph *without_dead_nodes(TRN_OWN trn_graph *b)
@@ -223,7 +233,9 @@ static void move_colocation(lower *l, trn_gnode *nd, const trn_graph *body, cons
         trn_attr_val *v = trn_arena_alloc(a, (size_t)TRN_MAX(attr->n, 1) * sizeof *v);
         for (int k = 0; k < attr->n; k++) {
             v[k] = attr->list[k];
-            const trn_gnode *to = v[k].s.n > 5 && memcmp(v[k].s.p, "loc:@", 5) == 0 ? trn_graph_find(body, v[k].s.p + 5, v[k].s.n - 5) : NULL;
+            const trn_gnode *to = v[k].s.n > 5 && memcmp(v[k].s.p, "loc:@", 5) == 0
+                                      ? trn_graph_find(body, v[k].s.p + 5, v[k].s.n - 5)
+                                      : NULL;
             if (!to)
                 continue;
             if (trn_gnode__is(to, "_Retval"))
@@ -268,11 +280,12 @@ static trn_err bind_args(trn_edge *bound, lower *l, const call *c, const trn_gra
         if (at < c->n_args)
             types[at] = want;
         if (at < c->n_args && have != TRN_INVALID && trn_dtype_base(have) != want)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': argument %d of function '%s' is %s, but gets %s", c->scope, (int)at, c->f->name,
-                              trn_dtype_name(want), trn_dtype_name(have));
+            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': argument %d of function '%s' is %s, but gets %s", c->scope,
+                              (int)at, c->f->name, trn_dtype_name(want), trn_dtype_name(have));
     }
     if (n_args != c->n_args)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': function '%s' takes %d arguments, but gets %d", c->scope, c->f->name, n_args, c->n_args);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': function '%s' takes %d arguments, but gets %d", c->scope,
+                          c->f->name, n_args, c->n_args);
     bool *waited = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_args, 1) * sizeof *waited);
     for (int i = 0; i < body->n; i++) {
         const trn_gnode *nd = body->node[i];
@@ -311,7 +324,8 @@ static trn_err copy_node(trn_gnode **out, lower *l, const call *c, const trn_gno
     nd->ctl = NULL;
     nd->n_ctl = nd->cap_ctl = 0;
     if (s->n.def && (s->n.def->row->flags & TRN_OP_ENTER)) { /* each copy of a loop is a frame of its own */
-        trn_attr fr = trn_attr__str("frame_name", trn_arena_printf(l->tmp, "%s/%s", c->scope, trn_attr_str(&s->n, "frame_name")));
+        trn_attr fr =
+            trn_attr__str("frame_name", trn_arena_printf(l->tmp, "%s/%s", c->scope, trn_attr_str(&s->n, "frame_name")));
         trn_gnode__set_attr(nd, a, &fr);
     }
     nd->id = g->n;
@@ -333,7 +347,8 @@ static trn_err inline_body(called *out, lower *l, const call *c)
     if (ch->depth > MAX_DEPTH)
         return trn_errorf(TRN_RESOURCE_EXHAUSTED, "'%s': functions are nested deeper than %d", c->scope, MAX_DEPTH);
     trn_edge *args = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(c->n_args, 1) * sizeof *args);
-    int *to = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(body->n, 1) * sizeof *to); /* body id → id, for all but _Arg and _Retval */
+    int *to = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(body->n, 1) *
+                                          sizeof *to); /* body id → id, for all but _Arg and _Retval */
     TRN_TRY(bind_args(args, l, c, body));
 
     out->n_outs = 0;
@@ -360,18 +375,24 @@ static trn_err inline_body(called *out, lower *l, const call *c)
         if (trn_gnode__is(s, "_Retval")) {
             const trn_gnode *from = body->node[s->in[0].node];
             int64_t at = trn_attr_int(&s->n, "index");
-            out->outs[at] = trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")] : (trn_edge){to[from->id], s->in[0].slot};
+            out->outs[at] = trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")]
+                                                        : (trn_edge){to[from->id], s->in[0].slot};
             continue;
         }
         trn_gnode *nd = l->g->node[to[i]];
         move_colocation(l, nd, body, to, args);
         for (int k = 0; k < s->n.n_in; k++) {
             const trn_gnode *from = body->node[s->in[k].node];
-            nd->in[k] = trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")] : (trn_edge){to[from->id], s->in[k].slot};
+            nd->in[k] = trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")]
+                                                    : (trn_edge){to[from->id], s->in[k].slot};
         }
-        for (int k = 0; k < s->n_ctl; k++) {
-            const trn_gnode *from = body->node[s->ctl[k]];
-            ctl(l, nd, trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")].node : to[from->id]);
+        if (s->n_ctl) {
+            int *ids = trn_arena_alloc(l->tmp, (size_t)s->n_ctl * sizeof *ids);
+            for (int k = 0; k < s->n_ctl; k++) {
+                const trn_gnode *from = body->node[s->ctl[k]];
+                ids[k] = trn_gnode__is(from, "_Arg") ? args[trn_attr_int(&from->n, "index")].node : to[from->id];
+            }
+            set_ctls(l, nd, ids, s->n_ctl);
         }
         /* A node without inputs would run whatever becomes of the call; a call inside may bring such nodes. */
         if (c->ctl >= 0 && s->n_ctl == 0 && (s->n.n_in == 0 || calls_function(l, s)))
@@ -412,13 +433,15 @@ static int ctl_inputs(trn_err *err, lower *l, const trn_gnode *nd, const char *l
 static trn_err check_outs(const lower *l, const trn_gnode *nd, const trn_func_ref *f, const called *r)
 {
     if (r->n_outs != nd->n.n_out)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has %d outputs, but function '%s' returns %d", nd->n.name, nd->n.op, nd->n.n_out, f->name,
-                          r->n_outs);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has %d outputs, but function '%s' returns %d", nd->n.name,
+                          nd->n.op, nd->n.n_out, f->name, r->n_outs);
     for (int i = 0; i < r->n_outs; i++) {
         trn_dtype have = type_of(l, r->outs[i]);
-        if (have != TRN_INVALID && nd->n.out_types[i] != TRN_INVALID && trn_dtype_base(have) != trn_dtype_base(nd->n.out_types[i]))
-            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s): output %d is %s, but function '%s' returns %s", nd->n.name, nd->n.op, i,
-                              trn_dtype_name(nd->n.out_types[i]), f->name, trn_dtype_name(have));
+        if (have != TRN_INVALID && nd->n.out_types[i] != TRN_INVALID &&
+            trn_dtype_base(have) != trn_dtype_base(nd->n.out_types[i]))
+            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s): output %d is %s, but function '%s' returns %s",
+                              nd->n.name, nd->n.op, i, trn_dtype_name(nd->n.out_types[i]), f->name,
+                              trn_dtype_name(have));
     }
     return TRN_OK;
 }
@@ -491,11 +514,13 @@ static trn_attr colocate_with(lower *l, const char *name)
 }
 
 /* One value that is alive in one of `n` branches: Switch for a bool, _SwitchN for a number. */
-static trn_err branch_switch(trn_gnode **out, lower *l, const trn_gnode *nd, const char *leaf, int input, int n_branches, bool is_case)
+static trn_err branch_switch(trn_gnode **out, lower *l, const trn_gnode *nd, const char *leaf, int input,
+                             int n_branches, bool is_case)
 {
     trn_edge data = resolved(l, nd->in[input]), pred = nd->in[0];
     const trn_gnode *src = l->g->node[data.node];
-    trn_attr attrs[3] = {trn_attr__type("T", trn_dtype_base(nd->n.in_types[input])), colocate_with(l, src->n.name), trn_attr__int("num_outs", n_branches)};
+    trn_attr attrs[3] = {trn_attr__type("T", trn_dtype_base(nd->n.in_types[input])), colocate_with(l, src->n.name),
+                         trn_attr__int("num_outs", n_branches)};
     trn_edge in[2] = {data, pred};
     return add(out, l, is_case ? "_SwitchN" : "Switch", nd->n.name, leaf, src->n.device, attrs, is_case ? 3 : 2, in, 2);
 }
@@ -513,8 +538,7 @@ static trn_err lower_branches(lower *l, trn_gnode *nd, const trn_func_ref *const
 
     trn_gnode *sw, **pivot = trn_arena_alloc(l->tmp, (size_t)n * sizeof *pivot);
     TRN_TRY(branch_switch(&sw, l, nd, "switch_pred", 0, n, is_case));
-    for (int i = 0; i < nd->n_ctl; i++)
-        ctl(l, sw, nd->ctl[i]);
+    set_ctls(l, sw, nd->ctl, nd->n_ctl);
     for (int i = 0; i < n; i++) {
         char leaf[32];
         if (is_case)
@@ -539,7 +563,10 @@ static trn_err lower_branches(lower *l, trn_gnode *nd, const trn_func_ref *const
             snprintf(leaf, sizeof leaf, "branch%d", b);
         for (int i = 0; i < n_args; i++)
             in[i] = (trn_edge){args[i]->id, b};
-        const char *sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/%s", scope, is_case ? leaf : b ? "then" : "else"));
+        const char *sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/%s", scope,
+                                                                       is_case ? leaf
+                                                                       : b     ? "then"
+                                                                               : "else"));
         TRN_TRY(inline_body(&r[b], l, &(call){sub, nd->n.device, fs[b], n_args, in, gate, pivot[b]->id, false}));
         TRN_TRY(check_outs(l, nd, fs[b], &r[b]));
     }
@@ -591,7 +618,8 @@ static bool is_invariant(const lower *l, const trn_gnode *nd, int i, const trn_f
 {
     const Tensorflow__FunctionDef *fd = trn_funclib__find(l->g->lib, body->name);
     const Tensorflow__OpDef *sig = fd->signature;
-    if (trn_dtype_base(nd->n.in_types[i]) != TRN_RESOURCE || sig->n_input_arg != (size_t)nd->n.n_in || sig->n_output_arg != (size_t)nd->n.n_in)
+    if (trn_dtype_base(nd->n.in_types[i]) != TRN_RESOURCE || sig->n_input_arg != (size_t)nd->n.n_in ||
+        sig->n_output_arg != (size_t)nd->n.n_in)
         return false; /* with list arguments the positions differ; then it goes round */
     for (size_t k = 0; k < fd->n_ret; k++)
         if (strcmp(fd->ret[k]->key, sig->output_arg[i]->name) == 0)
@@ -621,8 +649,8 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     const trn_func_ref *cond = trn_attr_func(&nd->n, "cond"), *body = trn_attr_func(&nd->n, "body");
     const char *scope = nd->n.name;
     int n = nd->n.n_in, n_moving = 0;
-    if (!cond || !body || in_chain(l, cond->name) || in_chain(l, body->name) || !trn_funclib_has(l->g->lib, cond->name) ||
-        !trn_funclib_has(l->g->lib, body->name) || !returns_bool(l, cond))
+    if (!cond || !body || in_chain(l, cond->name) || in_chain(l, body->name) ||
+        !trn_funclib_has(l->g->lib, cond->name) || !trn_funclib_has(l->g->lib, body->name) || !returns_bool(l, cond))
         return TRN_OK;
     int64_t parallel = trn_attr_int(&nd->n, "parallel_iterations");
     if (parallel < 1)
@@ -630,7 +658,8 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     if (n == 0)
         return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has no loop variables", scope, nd->n.op);
     if (nd->n.n_out != n)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has %d inputs and %d outputs", scope, nd->n.op, n, nd->n.n_out);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has %d inputs and %d outputs", scope, nd->n.op, n,
+                          nd->n.n_out);
     loop_var *v = trn_arena_alloc(l->tmp, (size_t)n * sizeof *v);
     for (int i = 0; i < n; i++) {
         v[i].invariant = is_invariant(l, nd, i, body);
@@ -669,7 +698,8 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     const char *sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/cond", scope));
     TRN_TRY(inline_body(&rc, l, &(call){sub, nd->n.device, cond, n, args, gate, v[first].merge->id, true}));
     if (rc.n_outs != 1)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s): function '%s' returns %d values, not one bool", scope, nd->n.op, cond->name, rc.n_outs);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s): function '%s' returns %d values, not one bool", scope,
+                          nd->n.op, cond->name, rc.n_outs);
     trn_gnode *lc, *pivot;
     TRN_TRY(add(&lc, l, "LoopCond", scope, "LoopCond", nd->n.device, NULL, 0, rc.outs, 1));
     for (int i = 0; i < n; i++) {
@@ -680,7 +710,8 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
         TRN_TRY(add(&v[i].sw, l, "Switch", scope, "switch", v[i].merge->n.device, &t, 1, in, 2));
         args[i] = (trn_edge){v[i].sw->id, 1};
     }
-    TRN_TRY(identity(&pivot, l, scope, "loop_body_control", (trn_edge){v[first].sw->id, 1}, v[first].sw->n.out_types[1]));
+    TRN_TRY(
+        identity(&pivot, l, scope, "loop_body_control", (trn_edge){v[first].sw->id, 1}, v[first].sw->n.out_types[1]));
     sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/body", scope));
     TRN_TRY(inline_body(&rb, l, &(call){sub, nd->n.device, body, n, args, gate, pivot->id, true}));
     TRN_TRY(check_outs(l, nd, body, &rb));
@@ -737,20 +768,14 @@ static void rewire(lower *l)
             continue;
         for (int k = 0; k < nd->n.n_in; k++)
             nd->in[k] = resolved(l, nd->in[k]);
-        int n = nd->n_ctl, *old = nd->ctl, moved = 0;
-        for (int k = 0; k < n; k++)
-            moved += l->low[old[k]].outs != NULL;
-        if (!moved)
-            continue;
-        nd->ctl = NULL;
-        nd->n_ctl = nd->cap_ctl = 0;
-        for (int k = 0; k < n; k++) {
-            int from = old[k];
-            while (from >= 0 && l->low[from].outs)
-                from = l->low[from].ctl;
-            if (from >= 0)
-                trn_graph_add_ctl(g, nd, from);
-        }
+        bool moved = false;
+        for (int k = 0; k < nd->n_ctl; k++)
+            while (nd->ctl[k] >= 0 && l->low[nd->ctl[k]].outs) {
+                nd->ctl[k] = l->low[nd->ctl[k]].ctl;
+                moved = true;
+            }
+        if (moved)
+            trn_gnode__set_ctl(g, nd, nd->ctl, nd->n_ctl, &l->ctls);
     }
 }
 
@@ -768,7 +793,9 @@ static void fix_colocation(lower *l)
             int n = 0;
             for (int m = 0; m < attr->n; m++) {
                 const trn_attr_val *c = &attr->list[m];
-                const int *id = c->s.n > 5 && !trn_graph_find(g, c->s.p + 5, c->s.n - 5) ? trn_map_get(l->moved, c->s.p + 5, c->s.n - 5) : NULL;
+                const int *id = c->s.n > 5 && !trn_graph_find(g, c->s.p + 5, c->s.n - 5)
+                                    ? trn_map_get(l->moved, c->s.p + 5, c->s.n - 5)
+                                    : NULL;
                 if (id && !v) {
                     v = trn_arena_alloc(g->arena, (size_t)attr->n * sizeof *v);
                     memcpy(v, attr->list, (size_t)m * sizeof *v);
@@ -826,5 +853,6 @@ trn_err trn_graph_lower(trn_graph *g)
     free(l.low);
     free(l.from);
     free(l.ctl_used);
+    free(l.ctls.seen);
     return err;
 }

@@ -8,14 +8,15 @@
 
 #include <stdlib.h>
 
-#define ALWAYS_FOLD (INT64_C(1) << 20)        /* a result up to this may be larger than its inputs */
-#define DEFAULT_MAX_FOLD (INT64_C(10) << 20)  /* as TensorFlow */
-#define MAX_CSE_CONST 65536                   /* bytes of a constant that are worth comparing */
+#define ALWAYS_FOLD (INT64_C(1) << 20)       /* a result up to this may be larger than its inputs */
+#define DEFAULT_MAX_FOLD (INT64_C(10) << 20) /* as TensorFlow */
+#define MAX_CSE_CONST 65536                  /* bytes of a constant that are worth comparing */
 
 enum {
-    CONTROL_FLOW = TRN_OP_SWITCH | TRN_OP_MERGE | TRN_OP_ENTER | TRN_OP_EXIT | TRN_OP_NEXT | TRN_OP_LOOPCOND | TRN_OP_CTRL_TRIGGER | TRN_OP_SEND |
-                   TRN_OP_RECV,
-    IMPURE = TRN_OP_ASYNC | TRN_OP_STATEFUL | TRN_OP_DISK | TRN_OP_BACK | TRN_OP_DEAD_OK | TRN_OP_UNINIT_OK | CONTROL_FLOW,
+    CONTROL_FLOW = TRN_OP_SWITCH | TRN_OP_MERGE | TRN_OP_ENTER | TRN_OP_EXIT | TRN_OP_NEXT | TRN_OP_LOOPCOND |
+                   TRN_OP_CTRL_TRIGGER | TRN_OP_SEND | TRN_OP_RECV,
+    IMPURE =
+        TRN_OP_ASYNC | TRN_OP_STATEFUL | TRN_OP_DISK | TRN_OP_BACK | TRN_OP_DEAD_OK | TRN_OP_UNINIT_OK | CONTROL_FLOW,
 };
 
 typedef struct opt {
@@ -27,13 +28,14 @@ typedef struct opt {
     trn_arena *tmp;
     trn_shape **shape; /* by node id, also of new nodes; NULL: not met yet */
     int cap_shape;
-    bool *tainted;     /* behind Switch or Enter */
-    bool *pinned;      /* others are colocated with it */
-    bool *ctl_used;    /* has control outputs */
-    int *uses;         /* edges from it */
-    trn_edge **moved;  /* outputs that come from elsewhere now; NULL: the node stands */
-    trn_map *same;     /* hash → id + 1 of the first node with it */
+    bool *tainted;    /* behind Switch or Enter */
+    bool *pinned;     /* others are colocated with it */
+    bool *ctl_used;   /* has control outputs */
+    int *uses;        /* edges from it */
+    trn_edge **moved; /* outputs that come from elsewhere now; NULL: the node stands */
+    trn_map *same;    /* hash → id + 1 of the first node with it */
     int *next_same;
+    trn_ctlset ctls;
 } opt;
 
 static bool is_pure(const trn_gnode *nd)
@@ -78,24 +80,18 @@ static void move(opt *p, trn_gnode *nd, const trn_edge *to)
         p->ctl_used[to[0].node] = true;
 }
 
-static void update_inputs(const opt *p, trn_gnode *nd)
+static void update_inputs(opt *p, trn_gnode *nd)
 {
     for (int i = 0; i < nd->n.n_in; i++)
         nd->in[i] = edge_now(p, nd->in[i]);
-    int n = nd->n_ctl, *old = nd->ctl;
     bool changed = false;
-    for (int i = 0; i < n; i++)
-        changed |= old[i] < p->n0 && p->moved[old[i]];
-    if (!changed)
-        return;
-    nd->ctl = NULL;
-    nd->n_ctl = nd->cap_ctl = 0;
-    for (int i = 0; i < n; i++) {
-        int from = old[i];
-        while (from < p->n0 && p->moved[from])
-            from = p->moved[from][0].node;
-        trn_graph_add_ctl(p->g, nd, from);
-    }
+    for (int i = 0; i < nd->n_ctl; i++)
+        while (nd->ctl[i] < p->n0 && p->moved[nd->ctl[i]]) {
+            nd->ctl[i] = p->moved[nd->ctl[i]][0].node;
+            changed = true;
+        }
+    if (changed)
+        trn_gnode__set_ctl(p->g, nd, nd->ctl, nd->n_ctl, &p->ctls);
 }
 
 /* ---- identity ------------------------------------------------------------------------------------------------- */
@@ -109,7 +105,8 @@ static bool drop_identity(opt *p, trn_gnode *nd)
     if (!is || nd->n_ctl || p->ctl_used[nd->id] || p->pinned[nd->id] || trn_node_attr(&nd->n, "_class"))
         return false;
     const trn_gnode *from = p->g->node[nd->in[0].node];
-    if (!from->n.def || (from->n.def->row->flags & TRN_OP_SWITCH) || trn_dtype_is_ref(from->n.out_types[nd->in[0].slot]))
+    if (!from->n.def || (from->n.def->row->flags & TRN_OP_SWITCH) ||
+        trn_dtype_is_ref(from->n.out_types[nd->in[0].slot]))
         return false;
     if (nd->n.device[0] && strcmp(nd->n.device, from->n.device) != 0)
         return false;
@@ -312,7 +309,10 @@ static trn_err fold(bool *done, opt *p, trn_gnode *nd)
 
 static uint64_t mix(uint64_t h, const void *p, size_t n) { return (h ^ trn_hash(p, n)) * UINT64_C(0x9e3779b97f4a7c15); }
 
-static int by_int(const void *a, const void *b) { return *(const int *)a < *(const int *)b ? -1 : *(const int *)a > *(const int *)b; }
+static int by_int(const void *a, const void *b)
+{
+    return *(const int *)a < *(const int *)b ? -1 : *(const int *)a > *(const int *)b;
+}
 
 static uint64_t hash_node(const trn_gnode *nd)
 {
@@ -338,8 +338,8 @@ static uint64_t hash_node(const trn_gnode *nd)
 
 static bool equal_nodes(const trn_gnode *x, const trn_gnode *y)
 {
-    if (x->n.def != y->n.def || strcmp(x->n.device, y->n.device) != 0 || x->n.n_in != y->n.n_in || x->n_ctl != y->n_ctl ||
-        x->n.n_attrs != y->n.n_attrs || x->n.n_out != y->n.n_out)
+    if (x->n.def != y->n.def || strcmp(x->n.device, y->n.device) != 0 || x->n.n_in != y->n.n_in ||
+        x->n_ctl != y->n_ctl || x->n.n_attrs != y->n.n_attrs || x->n.n_out != y->n.n_out)
         return false;
     for (int i = 0; i < x->n.n_in; i++)
         if (x->in[i].node != y->in[i].node || x->in[i].slot != y->in[i].slot)
@@ -474,9 +474,18 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
     if (g->n == 0 || (!o->fold && !o->cse && !o->identity))
         return TRN_OK;
     size_t n = (size_t)g->n;
-    opt p = {.g = g, .o = o, .eval = eval, .n0 = g->n, .max_bytes = o->max_folded_bytes > 0 ? o->max_folded_bytes : DEFAULT_MAX_FOLD,
-             .tmp = trn_arena_new(), .tainted = trn_xalloc(n), .pinned = trn_xalloc(n), .ctl_used = trn_xalloc(n),
-             .uses = trn_xalloc(n * sizeof(int)), .moved = trn_xalloc(n * sizeof(trn_edge *)), .same = trn_map_new(),
+    opt p = {.g = g,
+             .o = o,
+             .eval = eval,
+             .n0 = g->n,
+             .max_bytes = o->max_folded_bytes > 0 ? o->max_folded_bytes : DEFAULT_MAX_FOLD,
+             .tmp = trn_arena_new(),
+             .tainted = trn_xalloc(n),
+             .pinned = trn_xalloc(n),
+             .ctl_used = trn_xalloc(n),
+             .uses = trn_xalloc(n * sizeof(int)),
+             .moved = trn_xalloc(n * sizeof(trn_edge *)),
+             .same = trn_map_new(),
              .next_same = trn_xalloc(n * sizeof(int))};
     int *order = trn_xalloc(n * sizeof *order), *uses_before = trn_xalloc(n * sizeof *uses_before);
     set_shape(&p, g->n - 1, NULL);
@@ -506,6 +515,7 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
     free(p.moved);
     trn_map_free(p.same, NULL);
     free(p.next_same);
+    free(p.ctls.seen);
     free(order);
     free(uses_before);
     return err;

@@ -74,7 +74,8 @@ static trn_err fetch_edge(trn_edge *out, const trn_graph *g, const char *name)
         const trn_gnode *nd = trn_graph_find(g, node, len);
         if (nd && nd->n.n_out == 0 && nd->n.out_types != trn_graph__untyped)
             return trn_errorf(TRN_INVALID_ARGUMENT,
-                              "Tried to fetch data for '%s', which produces no output.  To run to a node but not fetch any data, pass '%s' as a target",
+                              "Tried to fetch data for '%s', which produces no output.  To run to a node but not fetch "
+                              "any data, pass '%s' as a target",
                               name, name);
     }
     trn_err err = trn_graph_tensor(&e, g, name);
@@ -101,11 +102,14 @@ static trn_err missing_op(const trn_graph *g, const trn_gnode *nd)
         const trn_gnode *user = g->node[i];
         for (int k = 0; user && k < user->n.n_in; k++)
             if (user->in[k].node == nd->id)
-                return trn_errorf(TRN_UNIMPLEMENTED, "Op type not registered '%s'%s: Trainera has no kernel for it; node '%s' needs it for '%s' (%s)",
-                                  nd->n.op, why, nd->n.name, user->n.name, user->n.op);
+                return trn_errorf(
+                    TRN_UNIMPLEMENTED,
+                    "Op type not registered '%s'%s: Trainera has no kernel for it; node '%s' needs it for '%s' (%s)",
+                    nd->n.op, why, nd->n.name, user->n.name, user->n.op);
     }
-    return trn_errorf(TRN_UNIMPLEMENTED, "Op type not registered '%s'%s: Trainera has no kernel for it; it is the op of node '%s'", nd->n.op, why,
-                      nd->n.name);
+    return trn_errorf(TRN_UNIMPLEMENTED,
+                      "Op type not registered '%s'%s: Trainera has no kernel for it; it is the op of node '%s'",
+                      nd->n.op, why, nd->n.name);
 }
 
 /* dtype of a tensor; of an op that we do not have, what one of its users takes it for. */
@@ -183,7 +187,8 @@ static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const b
             if (feed < 0)
                 continue;
             if (trn_dtype_is_ref(nd->n.in_types[k]))
-                return trn_errorf(TRN_INVALID_ARGUMENT, "'%s:%d' cannot be fed: node '%s' (%s) needs it as a reference to a variable",
+                return trn_errorf(TRN_INVALID_ARGUMENT,
+                                  "'%s:%d' cannot be fed: node '%s' (%s) needs it as a reference to a variable",
                                   g->node[f->edge[feed].node]->n.name, f->edge[feed].slot, nd->n.name, nd->n.op);
             nn->in[k] = (trn_edge){f->arg[feed], 0};
         }
@@ -202,8 +207,8 @@ static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const b
     return TRN_OK;
 }
 
-static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *device, feeds *f, trn_edge *fetch, bool *keep,
-                     int *stack)
+static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *device, feeds *f,
+                     trn_edge *fetch, bool *keep, int *stack)
 {
     int n = 0;
     TRN_TRY(feeds_init(f, g, sig));

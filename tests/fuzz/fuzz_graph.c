@@ -21,7 +21,8 @@ static void check_edges(const trn_graph *g)
         if (!nd || nd->id != i || trn_graph_find(g, nd->n.name, strlen(nd->n.name)) != nd)
             abort();
         for (int k = 0; k < nd->n.n_in; k++)
-            if (nd->in[k].node < 0 || nd->in[k].node >= g->n || nd->in[k].slot < 0 || nd->in[k].slot >= g->node[nd->in[k].node]->n.n_out)
+            if (nd->in[k].node < 0 || nd->in[k].node >= g->n || nd->in[k].slot < 0 ||
+                nd->in[k].slot >= g->node[nd->in[k].node]->n.n_out)
                 abort();
         for (int k = 0; k < nd->n_ctl; k++)
             if (nd->ctl[k] < 0 || nd->ctl[k] >= g->n)
@@ -59,8 +60,9 @@ static void run(trn_graph *g)
         else if (sig.n_targets < 4)
             targets[sig.n_targets++] = g->node[i]->n.name;
     }
-    static const trn_device dev[] = {{"/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0", "CPU", 1},
-                                     {"/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0", "CPU", 2}};
+    static const trn_device dev[] = {
+        {"/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0", "CPU", 1},
+        {"/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0", "CPU", 2}};
     trn_devset ds = {2, dev, 1};
     trn_graph *p;
     if (failed(trn_graph_prune(&p, g, &sig, dev[1].name)))
@@ -72,8 +74,8 @@ static void run(trn_graph *g)
         check_edges(p);
         if (!failed(trn_graph_optimise(p, &(trn_opt_opts){true, true, true, 1 << 16}, trn_exec_eval))) {
             check_edges(p);
-            if (!failed(trn_graph_place(p, &ds, &(trn_place_opts){.soft = true})) && !failed(trn_graph_place_errors(p)) &&
-                !failed(trn_graph_partition(&parts, &n_parts, p, &ds))) {
+            if (!failed(trn_graph_place(p, &ds, &(trn_place_opts){.soft = true})) &&
+                !failed(trn_graph_place_errors(p)) && !failed(trn_graph_partition(&parts, &n_parts, p, &ds))) {
                 for (int i = 0; i < n_parts; i++)
                     check_edges(parts[i].graph);
                 trn_parts_free(parts, n_parts);

@@ -53,15 +53,18 @@ static json_t *args(const trn_opdef *d, const trn_argdef *v, int n)
     for (int i = 0; i < n; i++) {
         const trn_argdef *a = &v[i];
         int type = a->type_list_attr >= 0 ? a->type_list_attr : a->type_attr;
-        json_array_append_new(list, json_sprintf("%s:%s%s%s%s", a->name, a->is_ref ? "&" : "", a->number_attr >= 0 ? d->attrs[a->number_attr].name : "",
-                                                 a->number_attr >= 0 ? "*" : "", type >= 0 ? d->attrs[type].name : trn_dtype_name(a->type)));
+        json_array_append_new(list, json_sprintf("%s:%s%s%s%s", a->name, a->is_ref ? "&" : "",
+                                                 a->number_attr >= 0 ? d->attrs[a->number_attr].name : "",
+                                                 a->number_attr >= 0 ? "*" : "",
+                                                 type >= 0 ? d->attrs[type].name : trn_dtype_name(a->type)));
     }
     return list;
 }
 
 static json_t *attr(const trn_attrdef *a)
 {
-    static const char *const kinds[] = {"none", "string", "int", "float", "bool", "type", "shape", "tensor", "func", "placeholder"};
+    static const char *const kinds[] = {"none", "string", "int",    "float", "bool",
+                                        "type", "shape",  "tensor", "func",  "placeholder"};
     json_t *def = json_null(), *allowed = json_null();
     if (a->has_default) {
         json_t *v = a->is_list ? json_array() : value(a->def.kind, &a->def.v);
@@ -91,8 +94,8 @@ int main(void)
         json_t *attrs = json_array();
         for (int k = 0; k < d->n_attrs; k++)
             json_array_append_new(attrs, attr(&d->attrs[k]));
-        json_t *op = json_pack("{s:s,s:o,s:o,s:b,s:o}", "n", d->row->name, "i", args(d, d->in, d->n_in), "o", args(d, d->out, d->n_out), "s",
-                               (d->row->flags & TRN_OP_STATEFUL) != 0, "a", attrs);
+        json_t *op = json_pack("{s:s,s:o,s:o,s:b,s:o}", "n", d->row->name, "i", args(d, d->in, d->n_in), "o",
+                               args(d, d->out, d->n_out), "s", (d->row->flags & TRN_OP_STATEFUL) != 0, "a", attrs);
         char *text = json_dumps(op, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII);
         puts(text);
         free(text);

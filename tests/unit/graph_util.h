@@ -29,31 +29,55 @@ static const trn_op graph_test_rows[] = {
     {"Split", "split_dim:i32, value:T -> output:num_split*T; num_split:int>=1, T:any", trn_sh_unknown, NULL, 0},
     {"Fill", "dims:index_type, value:T -> output:T; T:any, index_type:i32|i64=i32", trn_sh_unknown, NULL, 0},
     {"Shape", "input:T -> output:out_type; T:any, out_type:i32|i64=i32", trn_sh_unknown, NULL, 0},
-    {"VariableV2", "-> ref:&dtype; shape:shape, dtype:any, container:string=\"\", shared_name:string=\"\"", trn_sh_attr, NULL, TRN_OP_STATEFUL},
-    {"Assign", "ref:&T, value:T -> output_ref:&T; T:any, validate_shape:bool=true, use_locking:bool=true", trn_sh_same, NULL, TRN_OP_STATEFUL},
-    {"RandomUniform", "shape:T -> output:dtype; seed:int=0, seed2:int=0, dtype:f16|bf16|f32|f64, T:i32|i64", trn_sh_unknown, NULL, TRN_OP_STATEFUL},
+    {"VariableV2", "-> ref:&dtype; shape:shape, dtype:any, container:string=\"\", shared_name:string=\"\"", trn_sh_attr,
+     NULL, TRN_OP_STATEFUL},
+    {"Assign", "ref:&T, value:T -> output_ref:&T; T:any, validate_shape:bool=true, use_locking:bool=true", trn_sh_same,
+     NULL, TRN_OP_STATEFUL},
+    {"RandomUniform", "shape:T -> output:dtype; seed:int=0, seed2:int=0, dtype:f16|bf16|f32|f64, T:i32|i64",
+     trn_sh_unknown, NULL, TRN_OP_STATEFUL},
     {"Switch", "data:T, pred:bool -> output_false:T, output_true:T; T:any", trn_sh_unknown, NULL, TRN_OP_SWITCH},
-    {"_SwitchN", "data:T, output_index:i32 -> outputs:num_outs*T; num_outs:int>=1, T:any", trn_sh_unknown, NULL, TRN_OP_SWITCH},
+    {"_SwitchN", "data:T, output_index:i32 -> outputs:num_outs*T; num_outs:int>=1, T:any", trn_sh_unknown, NULL,
+     TRN_OP_SWITCH},
     {"Merge", "inputs:N*T -> output:T, value_index:i32; T:any, N:int>=1", trn_sh_unknown, NULL, TRN_OP_MERGE},
-    {"Enter", "data:T -> output:T; T:any, frame_name:string, is_constant:bool=false, parallel_iterations:int=10", trn_sh_same, NULL, TRN_OP_ENTER},
+    {"Enter", "data:T -> output:T; T:any, frame_name:string, is_constant:bool=false, parallel_iterations:int=10",
+     trn_sh_same, NULL, TRN_OP_ENTER},
     {"Exit", "data:T -> output:T; T:any", trn_sh_same, NULL, TRN_OP_EXIT},
     {"NextIteration", "data:T -> output:T; T:any", trn_sh_same, NULL, TRN_OP_NEXT},
     {"LoopCond", "input:bool -> output:bool", trn_sh_scalar, NULL, TRN_OP_LOOPCOND},
-    {"PartitionedCall", "args:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, f:func, config:string=\"\", config_proto:string=\"\", "
-                        "executor_type:string=\"\"", trn_sh_unknown, NULL, TRN_OP_ASYNC},
-    {"StatefulPartitionedCall", "args:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, f:func, config:string=\"\", "
-                                "config_proto:string=\"\", executor_type:string=\"\"", trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
-    {"If", "cond:Tcond, input:Tin -> output:Tout; Tcond:any, Tin:list(type)>=0, Tout:list(type)>=0, then_branch:func, else_branch:func, "
-           "output_shapes:list(shape)=[]", trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
-    {"StatelessIf", "cond:Tcond, input:Tin -> output:Tout; Tcond:any, Tin:list(type)>=0, Tout:list(type)>=0, then_branch:func, else_branch:func, "
-                    "output_shapes:list(shape)=[]", trn_sh_unknown, NULL, TRN_OP_ASYNC},
-    {"Case", "branch_index:i32, input:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, branches:list(func)>=1, "
-             "output_shapes:list(shape)=[]", trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
-    {"StatelessCase", "branch_index:i32, input:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, branches:list(func)>=1, "
-                      "output_shapes:list(shape)=[]", trn_sh_unknown, NULL, TRN_OP_ASYNC},
-    {"While", "input:T -> output:T; T:list(type)>=0, cond:func, body:func, output_shapes:list(shape)=[], parallel_iterations:int=10", trn_sh_unknown,
-     NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
-    {"StatelessWhile", "input:T -> output:T; T:list(type)>=0, cond:func, body:func, output_shapes:list(shape)=[], parallel_iterations:int=10",
+    {"PartitionedCall",
+     "args:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, f:func, config:string=\"\", "
+     "config_proto:string=\"\", "
+     "executor_type:string=\"\"",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC},
+    {"StatefulPartitionedCall",
+     "args:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, f:func, config:string=\"\", "
+     "config_proto:string=\"\", executor_type:string=\"\"",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
+    {"If",
+     "cond:Tcond, input:Tin -> output:Tout; Tcond:any, Tin:list(type)>=0, Tout:list(type)>=0, then_branch:func, "
+     "else_branch:func, "
+     "output_shapes:list(shape)=[]",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
+    {"StatelessIf",
+     "cond:Tcond, input:Tin -> output:Tout; Tcond:any, Tin:list(type)>=0, Tout:list(type)>=0, then_branch:func, "
+     "else_branch:func, "
+     "output_shapes:list(shape)=[]",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC},
+    {"Case",
+     "branch_index:i32, input:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, branches:list(func)>=1, "
+     "output_shapes:list(shape)=[]",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
+    {"StatelessCase",
+     "branch_index:i32, input:Tin -> output:Tout; Tin:list(type)>=0, Tout:list(type)>=0, branches:list(func)>=1, "
+     "output_shapes:list(shape)=[]",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC},
+    {"While",
+     "input:T -> output:T; T:list(type)>=0, cond:func, body:func, output_shapes:list(shape)=[], "
+     "parallel_iterations:int=10",
+     trn_sh_unknown, NULL, TRN_OP_ASYNC | TRN_OP_STATEFUL},
+    {"StatelessWhile",
+     "input:T -> output:T; T:list(type)>=0, cond:func, body:func, output_shapes:list(shape)=[], "
+     "parallel_iterations:int=10",
      trn_sh_unknown, NULL, TRN_OP_ASYNC},
 };
 
@@ -138,7 +162,8 @@ static inline int count_op(const trn_graph *g, const char *op)
 
 /* Shorthands of the text format. */
 #define T_FLOAT "attr { key: 'T' value { type: DT_FLOAT } } "
-#define N_PLACEHOLDER(name) "node { name: '" name "' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } } "
+#define N_PLACEHOLDER(name)                                                                                            \
+    "node { name: '" name "' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } } "
 #define N_CONST(name, v)                                                                                               \
     "node { name: '" name "' op: 'Const' attr { key: 'dtype' value { type: DT_FLOAT } } "                              \
     "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: " v " } } } } "

@@ -13,19 +13,24 @@
     "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: " v " } } } } "
 
 #define F_NEG FUNC("neg", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), BODY1("n", "Neg", "a") IS("r", "n:y:0"))
-#define F_INC FUNC("inc", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), BODY_CONST("one", "1") BODY2("s", "AddV2", "a", "one:output:0") IS("r", "s:z:0"))
+#define F_INC                                                                                                          \
+    FUNC("inc", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),                                                             \
+         BODY_CONST("one", "1") BODY2("s", "AddV2", "a", "one:output:0") IS("r", "s:z:0"))
 #define F_LESS                                                                                                         \
-    FUNC("less", ARG("a", "DT_FLOAT") RET("r", "DT_BOOL"), BODY_CONST("ten", "10") BODY2("l", "Less", "a", "ten:output:0") IS("r", "l:z:0"))
+    FUNC("less", ARG("a", "DT_FLOAT") RET("r", "DT_BOOL"),                                                             \
+         BODY_CONST("ten", "10") BODY2("l", "Less", "a", "ten:output:0") IS("r", "l:z:0"))
 /* An effect, and nothing returned. */
 #define F_EFFECT                                                                                                       \
     FUNC("effect", ARG("a", "DT_FLOAT") "control_output: 'done' is_stateful: true ",                                   \
-         "node_def { name: 'v' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape {} } } } "         \
-         BODY2("set", "Assign", "v:ref:0", "a") BODY_CONST("dead", "1") "control_ret { key: 'done' value: 'set' } ")
+         "node_def { name: 'v' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' "   \
+         "value { shape {} } } } " BODY2("set", "Assign", "v:ref:0", "a")                                              \
+             BODY_CONST("dead", "1") "control_ret { key: 'done' value: 'set' } ")
 
 #define TYPES(key, list) "attr { key: '" key "' value { list { " list " } } } "
 #define FN(key, name) "attr { key: '" key "' value { func { name: '" name "' } } } "
 #define ONE "type: DT_FLOAT"
-#define CALL(name, in, fn, ins, outs) "node { name: '" name "' op: 'StatefulPartitionedCall' " in FN("f", fn) TYPES("Tin", ins) TYPES("Tout", outs) "} "
+#define CALL(name, in, fn, ins, outs)                                                                                  \
+    "node { name: '" name "' op: 'StatefulPartitionedCall' " in FN("f", fn) TYPES("Tin", ins) TYPES("Tout", outs) "} "
 
 static trn_graph *lowered(const char *text)
 {
@@ -70,7 +75,8 @@ static void knows_its_functions(void **state)
     assert_false(trn_funclib_has(g->lib, "n"));
     /* the same again is fine, another body is not, and a failed import leaves the library alone */
     assert_ok(import_text(g, F_NEG F_INC));
-    assert_fails(TRN_INVALID_ARGUMENT, import_text(g, F_LESS FUNC("neg", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), IS("r", "a"))), "neg");
+    assert_fails(TRN_INVALID_ARGUMENT,
+                 import_text(g, F_LESS FUNC("neg", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), IS("r", "a"))), "neg");
     assert_false(trn_funclib_has(g->lib, "less"));
     assert_fails(TRN_INVALID_ARGUMENT, import_text(g, "library { function { } }"), "no name");
 
@@ -87,9 +93,11 @@ static void knows_its_functions(void **state)
 
 static void same_functions_in_other_map_order(void **state)
 {
-    trn_graph *g = graph_of("library { function { signature { name: 'f' } node_def { name: 'n' op: 'NoOp' attr { key: 'a' value { i: 1 } } attr { key: "
+    trn_graph *g = graph_of("library { function { signature { name: 'f' } node_def { name: 'n' op: 'NoOp' attr { key: "
+                            "'a' value { i: 1 } } attr { key: "
                             "'b' value { i: 2 } } } } }");
-    assert_ok(import_text(g, "library { function { signature { name: 'f' } node_def { name: 'n' op: 'NoOp' attr { key: 'b' value { i: 2 } } attr { "
+    assert_ok(import_text(g, "library { function { signature { name: 'f' } node_def { name: 'n' op: 'NoOp' attr { key: "
+                             "'b' value { i: 2 } } attr { "
                              "key: 'a' value { i: 1 } } } } }"));
     trn_graph_free(g);
 }
@@ -99,9 +107,12 @@ static void calls_by_name_take_types_from_the_signature(void **state)
     trn_graph *g = graph_of(F_NEG N_PLACEHOLDER("x") "node { name: 'c' op: 'neg' input: 'x' } " N_OP1("y", "Neg", "c"));
     assert_int_equal(node_of(g, "c")->n.out_types[0], TRN_FLOAT);
     assert_ok(trn_graph_check_ops(g));
-    assert_fails(TRN_INVALID_ARGUMENT, import_text(g, "node { name: 'd' op: 'neg' input: 'x' input: 'x' }"), "takes 1 inputs");
+    assert_fails(TRN_INVALID_ARGUMENT, import_text(g, "node { name: 'd' op: 'neg' input: 'x' input: 'x' }"),
+                 "takes 1 inputs");
     assert_fails(TRN_INVALID_ARGUMENT, import_text(g, N_OP1("e", "Neg", "c:1")), "invalid output");
-    assert_fails(TRN_INVALID_ARGUMENT, import_text(g, "node { name: 'i' op: 'Neg' input: 'c' attr { key: 'T' value { type: DT_INT32 } } }"), "expected int32");
+    assert_fails(TRN_INVALID_ARGUMENT,
+                 import_text(g, "node { name: 'i' op: 'Neg' input: 'c' attr { key: 'T' value { type: DT_INT32 } } }"),
+                 "expected int32");
     trn_graph_free(g);
 }
 
@@ -110,10 +121,13 @@ static void calls_by_name_take_types_from_the_signature(void **state)
 static void bodies_of_generic_functions(void **state)
 {
     /* list arguments, attr placeholders, whole lists as inputs, a result that is an argument */
-    trn_graph *g = graph_of("library { function { signature { name: 'f' input_arg { name: 'xs' type_attr: 'T' number_attr: 'N' } input_arg { name: 'y' "
-                            "type_attr: 'T' } output_arg { name: 'sum' type_attr: 'T' } output_arg { name: 'all' type_attr: 'T' number_attr: 'N' } "
+    trn_graph *g = graph_of("library { function { signature { name: 'f' input_arg { name: 'xs' type_attr: 'T' "
+                            "number_attr: 'N' } input_arg { name: 'y' "
+                            "type_attr: 'T' } output_arg { name: 'sum' type_attr: 'T' } output_arg { name: 'all' "
+                            "type_attr: 'T' number_attr: 'N' } "
                             "attr { name: 'T' type: 'type' } attr { name: 'N' type: 'int' default_value { i: 2 } } } "
-                            "node_def { name: 'add' op: 'AddN' input: 'xs' input: 'y' attr { key: 'T' value { placeholder: 'T' } } attr { key: 'N' value "
+                            "node_def { name: 'add' op: 'AddN' input: 'xs' input: 'y' attr { key: 'T' value { "
+                            "placeholder: 'T' } } attr { key: 'N' value "
                             "{ i: 3 } } } "
                             "node_def { name: 'wait' op: 'NoOp' input: '^add' input: '^y' } "
                             "ret { key: 'sum' value: 'add:sum:0' } ret { key: 'all' value: 'xs' } } }");
@@ -162,20 +176,28 @@ static void bad_bodies(void **state)
     } bad[] = {
         {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "b")), "input b is not found", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a:1")), "out of range", TRN_INVALID_ARGUMENT},
-        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:nope:0")), "no such output", TRN_INVALID_ARGUMENT},
-        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:y:-1")), "out of range", TRN_INVALID_ARGUMENT},
-        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:y:99999999999999999999")), "out of range", TRN_INVALID_ARGUMENT},
+        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:nope:0")), "no such output",
+         TRN_INVALID_ARGUMENT},
+        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:y:-1")), "out of range",
+         TRN_INVALID_ARGUMENT},
+        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "a") BODY1("m", "Neg", "n:y:99999999999999999999")),
+         "out of range", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT"), BODY2("n", "Neg", "a", "a")), "takes 1 inputs", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_INT32"), BODY1("n", "Neg", "a")), "expected float", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), ""), "Return r missing", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT") RET("r", "DT_INT32"), IS("r", "a")), "expected int32", TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT") ARG("a", "DT_FLOAT"), ""), "a", TRN_INVALID_ARGUMENT},
-        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "m:y:0") BODY1("m", "Neg", "n:y:0")), "cycle", TRN_INVALID_ARGUMENT},
+        {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "Neg", "m:y:0") BODY1("m", "Neg", "n:y:0")), "cycle",
+         TRN_INVALID_ARGUMENT},
         {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "NobodyHasThis", "a")), "NobodyHasThis", TRN_UNIMPLEMENTED},
         {FUNC("f", ARG("a", "DT_FLOAT"), BODY1("n", "SymbolicGradient", "a")), "SymbolicGradient", TRN_UNIMPLEMENTED},
-        {FUNC("f", ARG("a", "DT_FLOAT"), "control_ret { key: 'c' value: 'x' } "), "control output c", TRN_INVALID_ARGUMENT},
-        {FUNC("f", "input_arg { name: 'a' type: DT_FLOAT number_attr: 'N' } attr { name: 'N' type: 'int' default_value { i: 1000000000 } } ", ""), "'N'",
+        {FUNC("f", ARG("a", "DT_FLOAT"), "control_ret { key: 'c' value: 'x' } "), "control output c",
          TRN_INVALID_ARGUMENT},
+        {FUNC("f",
+              "input_arg { name: 'a' type: DT_FLOAT number_attr: 'N' } attr { name: 'N' type: 'int' default_value { i: "
+              "1000000000 } } ",
+              ""),
+         "'N'", TRN_INVALID_ARGUMENT},
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_graph *g = graph_of(bad[i].text), *b;
@@ -191,8 +213,9 @@ static void bad_bodies(void **state)
 
 static void inlines_calls(void **state)
 {
-    trn_graph *g = lowered(F_NEG F_INC N_PLACEHOLDER("x") CALL("c", "input: 'x' ", "inc", ONE, ONE)
-                               "node { name: 'd' op: 'neg' input: 'c' device: '/job:ps' } " N_OP1("y", "Neg", "d"));
+    trn_graph *g = lowered(F_NEG F_INC N_PLACEHOLDER("x") CALL(
+        "c", "input: 'x' ", "inc", ONE,
+        ONE) "node { name: 'd' op: 'neg' input: 'c' device: '/job:ps' } " N_OP1("y", "Neg", "d"));
     assert_null(trn_graph_find(g, "c", 1));
     const trn_gnode *y = node_of(g, "y"), *n = node_of(g, "d/n");
     assert_ptr_equal(input_of(g, y, 0), n);
@@ -205,10 +228,11 @@ static void inlines_calls(void **state)
 
 static void calls_wait_and_are_waited_for(void **state)
 {
-    trn_graph *g = lowered(F_EFFECT F_INC N_PLACEHOLDER("x") "node { name: 'before' op: 'NoOp' } node { name: 'before2' op: 'NoOp' } "
-                           CALL("c", "input: 'x' input: '^before' input: '^before2' ", "effect", ONE, "")
-                           CALL("i", "input: 'x' input: '^c' ", "inc", ONE, ONE)
-                           "node { name: 'after' op: 'NoOp' input: '^i' } ");
+    trn_graph *g = lowered(
+        F_EFFECT F_INC
+            N_PLACEHOLDER("x") "node { name: 'before' op: 'NoOp' } node { name: 'before2' op: 'NoOp' } " CALL(
+                "c", "input: 'x' input: '^before' input: '^before2' ", "effect", ONE, "")
+                CALL("i", "input: 'x' input: '^c' ", "inc", ONE, ONE) "node { name: 'after' op: 'NoOp' input: '^i' } ");
     const trn_gnode *before = node_of(g, "before"), *set = node_of(g, "c/set"), *v = node_of(g, "c/v");
     assert_true(reaches(g, before, v) && reaches(g, before, set) && reaches(g, node_of(g, "before2"), v));
     /* the value passes behind the control inputs */
@@ -222,7 +246,8 @@ static void calls_wait_and_are_waited_for(void **state)
 
 static void recursion_stays_a_call(void **state)
 {
-    trn_graph *g = lowered(FUNC("rec", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), "node_def { name: 'n' op: 'rec' input: 'a' } " IS("r", "n:r:0"))
+    trn_graph *g = lowered(FUNC("rec", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),
+                                "node_def { name: 'n' op: 'rec' input: 'a' } " IS("r", "n:r:0"))
                                N_PLACEHOLDER("x") "node { name: 'c' op: 'rec' input: 'x' } " N_OP1("y", "Neg", "c"));
     const trn_gnode *n = node_of(g, "c/n");
     assert_string_equal(n->n.op, "StatefulPartitionedCall");
@@ -236,8 +261,11 @@ static void explosions_are_refused(void **state)
     /* 40 functions that call the next one twice */
     trn_sb sb = {0};
     for (int i = 0; i < 40; i++)
-        trn_sb_addf(&sb, "library { function { signature { name: 'f%d' input_arg { name: 'a' type: DT_FLOAT } output_arg { name: 'r' type: DT_FLOAT } } "
-                         "node_def { name: 'x' op: 'f%d' input: 'a' } node_def { name: 'y' op: 'f%d' input: 'x:r:0' } ret { key: 'r' value: 'y:r:0' } } } ",
+        trn_sb_addf(&sb,
+                    "library { function { signature { name: 'f%d' input_arg { name: 'a' type: DT_FLOAT } output_arg { "
+                    "name: 'r' type: DT_FLOAT } } "
+                    "node_def { name: 'x' op: 'f%d' input: 'a' } node_def { name: 'y' op: 'f%d' input: 'x:r:0' } ret { "
+                    "key: 'r' value: 'y:r:0' } } } ",
                     i, i + 1, i + 1);
     trn_sb_adds(&sb, FUNC("f40", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), BODY1("n", "Neg", "a") IS("r", "n:y:0")));
     trn_sb_adds(&sb, N_PLACEHOLDER("x") "node { name: 'c' op: 'f0' input: 'x' }");
@@ -249,12 +277,15 @@ static void explosions_are_refused(void **state)
 
 static void colocation_follows(void **state)
 {
-    trn_graph *g = lowered(FUNC("f", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),
-                                BODY1("m", "Neg", "a") "node_def { name: 'n' op: 'Neg' input: 'm:y:0' " T_FLOAT
-                                "attr { key: '_class' value { list { s: 'loc:@m' s: 'loc:@a' } } } } " IS("r", "n:y:0"))
+    trn_graph *g = lowered(FUNC(
+        "f", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),
+        BODY1("m", "Neg", "a") "node_def { name: 'n' op: 'Neg' input: 'm:y:0' " T_FLOAT
+                               "attr { key: '_class' value { list { s: 'loc:@m' s: 'loc:@a' } } } } " IS("r", "n:y:0"))
                                N_PLACEHOLDER("x") "node { name: 'c' op: 'f' input: 'x' } "
-                               "node { name: 'y' op: 'Neg' input: 'c' " T_FLOAT "attr { key: '_class' value { list { s: 'loc:@c' } } } } ");
-    const trn_attr *n = trn_node_attr(&node_of(g, "c/n")->n, "_class"), *y = trn_node_attr(&node_of(g, "y")->n, "_class");
+                                                  "node { name: 'y' op: 'Neg' input: 'c' " T_FLOAT
+                                                  "attr { key: '_class' value { list { s: 'loc:@c' } } } } ");
+    const trn_attr *n = trn_node_attr(&node_of(g, "c/n")->n, "_class"),
+                   *y = trn_node_attr(&node_of(g, "y")->n, "_class");
     assert_string_equal(n->list[0].s.p, "loc:@c/m");
     assert_string_equal(n->list[1].s.p, "loc:@x");
     assert_string_equal(y->list[0].s.p, "loc:@c/n");
@@ -265,15 +296,16 @@ static void colocation_follows(void **state)
 
 #define N_BOOL(name) "node { name: '" name "' op: 'Placeholder' attr { key: 'dtype' value { type: DT_BOOL } } } "
 #define IF(name, more, then, other, ins, outs)                                                                         \
-    "node { name: '" name "' op: 'If' input: 'p' " more FN("then_branch", then) FN("else_branch", other) TYPES("Tin", ins) TYPES("Tout", outs)         \
-    "attr { key: 'Tcond' value { type: DT_BOOL } } } "
+    "node { name: '" name "' op: 'If' input: 'p' " more FN("then_branch", then) FN("else_branch", other)               \
+        TYPES("Tin", ins) TYPES("Tout", outs) "attr { key: 'Tcond' value { type: DT_BOOL } } } "
 
 static void lowers_if(void **state)
 {
-    trn_graph *g = lowered(F_NEG F_INC N_BOOL("p") N_PLACEHOLDER("x") "node { name: 'before' op: 'NoOp' } "
-                           IF("if", "input: 'x' input: '^before' ", "inc", "neg", ONE, ONE) N_OP1("y", "Neg", "if")
-                           "node { name: 'after' op: 'NoOp' input: '^if' } ");
-    const trn_gnode *m = input_of(g, node_of(g, "y"), 0), *inc = node_of(g, "if/then/s"), *one = node_of(g, "if/then/one"), *neg = node_of(g, "if/else/n");
+    trn_graph *g = lowered(F_NEG F_INC N_BOOL("p") N_PLACEHOLDER("x") "node { name: 'before' op: 'NoOp' } " IF(
+        "if", "input: 'x' input: '^before' ", "inc", "neg", ONE, ONE)
+                               N_OP1("y", "Neg", "if") "node { name: 'after' op: 'NoOp' input: '^if' } ");
+    const trn_gnode *m = input_of(g, node_of(g, "y"), 0), *inc = node_of(g, "if/then/s"),
+                    *one = node_of(g, "if/then/one"), *neg = node_of(g, "if/else/n");
     assert_string_equal(m->n.op, "Merge");
     assert_int_equal(m->n.n_in, 2);
     assert_true(reaches(g, inc, m) && reaches(g, neg, m));
@@ -281,7 +313,8 @@ static void lowers_if(void **state)
     const trn_gnode *pivot = g->node[one->ctl[0]];
     assert_string_equal(pivot->n.op, "Identity");
     assert_int_equal(pivot->in[0].slot, 1);
-    assert_true(reaches(g, node_of(g, "before"), inc) && reaches(g, node_of(g, "before"), neg) && reaches(g, node_of(g, "before"), one));
+    assert_true(reaches(g, node_of(g, "before"), inc) && reaches(g, node_of(g, "before"), neg) &&
+                reaches(g, node_of(g, "before"), one));
     const trn_gnode *exec = g->node[node_of(g, "after")->ctl[0]];
     assert_string_equal(exec->n.op, "Merge");
     trn_graph_free(g);
@@ -289,17 +322,21 @@ static void lowers_if(void **state)
 
 static void effects_of_a_branch_come_before_what_waits(void **state)
 {
-    trn_graph *g = lowered(F_EFFECT FUNC("nothing", ARG("a", "DT_FLOAT"), "") N_BOOL("p") N_PLACEHOLDER("x")
-                           IF("if", "input: 'x' ", "effect", "nothing", ONE, "") "node { name: 'after' op: 'NoOp' input: '^if' } ");
+    trn_graph *g = lowered(F_EFFECT FUNC("nothing", ARG("a", "DT_FLOAT"), "") N_BOOL("p") N_PLACEHOLDER("x") IF(
+        "if", "input: 'x' ", "effect", "nothing", ONE, "") "node { name: 'after' op: 'NoOp' input: '^if' } ");
     assert_true(reaches(g, node_of(g, "if/then/set"), node_of(g, "after")));
     trn_graph_free(g);
 }
 
 static void lowers_case(void **state)
 {
-    trn_graph *g = lowered(F_NEG F_INC "node { name: 'i' op: 'Placeholder' attr { key: 'dtype' value { type: DT_INT32 } } } " N_PLACEHOLDER("x")
-                           "node { name: 'case' op: 'StatelessCase' input: 'i' input: 'x' attr { key: 'branches' value { list { func { name: 'neg' } func { "
-                           "name: 'inc' } func { name: 'neg' } } } } " TYPES("Tin", ONE) TYPES("Tout", ONE) "} " N_OP1("y", "Neg", "case"));
+    trn_graph *g =
+        lowered(F_NEG F_INC
+                "node { name: 'i' op: 'Placeholder' attr { key: 'dtype' value { type: DT_INT32 } } } " N_PLACEHOLDER(
+                    "x") "node { name: 'case' op: 'StatelessCase' input: 'i' input: 'x' attr { key: 'branches' value { "
+                         "list { func { name: 'neg' } func { "
+                         "name: 'inc' } func { name: 'neg' } } } } " TYPES("Tin", ONE)
+                             TYPES("Tout", ONE) "} " N_OP1("y", "Neg", "case"));
     const trn_gnode *m = input_of(g, node_of(g, "y"), 0);
     assert_int_equal(m->n.n_in, 3);
     assert_int_equal(count_op(g, "_SwitchN"), 2);
@@ -311,22 +348,24 @@ static void lowers_case(void **state)
 
 #define F_BODY                                                                                                         \
     FUNC("body", ARG("a", "DT_FLOAT") ARG("r", "DT_RESOURCE") RET("oa", "DT_FLOAT") RET("or", "DT_RESOURCE"),          \
-         "node_def { name: 'read' op: 'Identity' input: 'r' attr { key: 'T' value { type: DT_RESOURCE } } } "          \
-         BODY_CONST("one", "1") BODY2("s", "AddV2", "a", "one:output:0") IS("oa", "s:z:0") IS("or", "r")               \
-         "control_ret { key: 'done' value: 'read' } ")
+         "node_def { name: 'read' op: 'Identity' input: 'r' attr { key: 'T' value { type: DT_RESOURCE } } "            \
+         "} " BODY_CONST("one", "1") BODY2("s", "AddV2", "a", "one:output:0") IS("oa", "s:z:0")                        \
+             IS("or", "r") "control_ret { key: 'done' value: 'read' } ")
 #define F_COND                                                                                                         \
     FUNC("cond", ARG("a", "DT_FLOAT") ARG("r", "DT_RESOURCE") RET("o", "DT_BOOL"),                                     \
          BODY_CONST("ten", "10") BODY2("l", "Less", "a", "ten:output:0") IS("o", "l:z:0"))
 #define WHILE                                                                                                          \
     "node { name: 'w' op: 'While' input: 'x' input: 'r' input: '^before' " FN("cond", "cond") FN("body", "body")       \
-    TYPES("T", "type: DT_FLOAT type: DT_RESOURCE") "attr { key: 'parallel_iterations' value { i: 3 } } } "
+        TYPES("T", "type: DT_FLOAT type: DT_RESOURCE") "attr { key: 'parallel_iterations' value { i: 3 } } } "
 
 static void lowers_while(void **state)
 {
-    trn_graph *g = lowered(F_BODY F_COND N_PLACEHOLDER("x") "node { name: 'before' op: 'NoOp' } "
-                           "node { name: 'r' op: 'Placeholder' attr { key: 'dtype' value { type: DT_RESOURCE } } } " WHILE N_OP1("y", "Neg", "w")
-                           "node { name: 'z' op: 'Identity' input: 'w:1' attr { key: 'T' value { type: DT_RESOURCE } } } "
-                           "node { name: 'after' op: 'NoOp' input: '^w' } ");
+    trn_graph *g = lowered(F_BODY F_COND N_PLACEHOLDER(
+        "x") "node { name: 'before' op: 'NoOp' } "
+             "node { name: 'r' op: 'Placeholder' attr { key: 'dtype' value { type: DT_RESOURCE } } } " WHILE N_OP1(
+                 "y", "Neg",
+                 "w") "node { name: 'z' op: 'Identity' input: 'w:1' attr { key: 'T' value { type: DT_RESOURCE } } } "
+                      "node { name: 'after' op: 'NoOp' input: '^w' } ");
     assert_int_equal(count_op(g, "Enter"), 2);
     assert_int_equal(count_op(g, "Merge"), 1); /* the resource does not go round */
     const trn_gnode *exit = input_of(g, node_of(g, "y"), 0), *sw = input_of(g, exit, 0), *merge = input_of(g, sw, 0);
@@ -354,8 +393,9 @@ static void loops_in_bodies_get_frames_of_their_own(void **state)
     /* a v1 loop inside a function that is called twice */
     trn_graph *g = lowered(
         FUNC("f", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),
-             "node_def { name: 'e' op: 'Enter' input: 'a' " T_FLOAT "attr { key: 'frame_name' value { s: 'fr' } } } " BODY1("x", "Exit", "e:output:0")
-             IS("r", "x:output:0")) N_PLACEHOLDER("x") "node { name: 'c' op: 'f' input: 'x' } node { name: 'd' op: 'f' input: 'c' } ");
+             "node_def { name: 'e' op: 'Enter' input: 'a' " T_FLOAT
+             "attr { key: 'frame_name' value { s: 'fr' } } } " BODY1("x", "Exit", "e:output:0") IS("r", "x:output:0"))
+            N_PLACEHOLDER("x") "node { name: 'c' op: 'f' input: 'x' } node { name: 'd' op: 'f' input: 'c' } ");
     assert_string_equal(trn_attr_str(&node_of(g, "c/e")->n, "frame_name"), "c/fr");
     assert_string_equal(trn_attr_str(&node_of(g, "d/e")->n, "frame_name"), "d/fr");
     trn_graph_free(g);
@@ -364,9 +404,11 @@ static void loops_in_bodies_get_frames_of_their_own(void **state)
 static void unknown_ops_outside_are_reported_as_such(void **state)
 {
     /* their types come from those who use them, so that trn_graph_check_ops can name them afterwards */
-    trn_graph *g = lowered(F_INC F_NEG F_LESS N_BOOL("p") "node { name: 'u' op: 'NobodyHasThis' } node { name: 'b' op: 'NoOp' } "
-                           "node { name: 'w' op: 'While' input: 'u' " FN("cond", "less") FN("body", "inc") TYPES("T", ONE) "} "
-                           IF("if", "input: 'u:1' input: '^b' ", "inc", "neg", ONE, ONE) CALL("c", "input: 'u' input: '^b' ", "inc", ONE, ONE));
+    trn_graph *g = lowered(F_INC F_NEG F_LESS N_BOOL(
+        "p") "node { name: 'u' op: 'NobodyHasThis' } node { name: 'b' op: 'NoOp' } "
+             "node { name: 'w' op: 'While' input: 'u' " FN("cond", "less") FN("body", "inc")
+                               TYPES("T", ONE) "} " IF("if", "input: 'u:1' input: '^b' ", "inc", "neg", ONE, ONE)
+                                   CALL("c", "input: 'u' input: '^b' ", "inc", ONE, ONE));
     assert_fails(TRN_UNIMPLEMENTED, trn_graph_check_ops(g), "NobodyHasThis");
     trn_graph_free(g);
 }
@@ -379,10 +421,14 @@ static void mismatches_are_refused(void **state)
         {F_NEG N_PLACEHOLDER("x") CALL("c", "input: 'x' input: 'x' ", "neg", ONE " " ONE, ONE), "takes 1 arguments"},
         {F_NEG N_PLACEHOLDER("x") CALL("c", "input: 'x' ", "neg", ONE, ONE " " ONE), "returns 1"},
         {F_NEG N_PLACEHOLDER("x") CALL("c", "input: 'x' ", "neg", ONE, "type: DT_INT32"), "returns float"},
-        {F_LESS N_BOOL("x") CALL("c", "input: 'x' ", "less", "type: DT_BOOL", "type: DT_BOOL"), "is float, but gets bool"},
-        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' input: 'x' " FN("cond", "less") FN("body", "less") TYPES("T", ONE) "} ",
+        {F_LESS N_BOOL("x") CALL("c", "input: 'x' ", "less", "type: DT_BOOL", "type: DT_BOOL"),
+         "is float, but gets bool"},
+        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' input: 'x' " FN("cond", "less")
+             FN("body", "less") TYPES("T", ONE) "} ",
          "function 'less' returns bool"},
-        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' " FN("cond", "less") FN("body", "neg") TYPES("T", "") "} ", "no loop variables"},
+        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' " FN("cond", "less") FN("body", "neg")
+             TYPES("T", "") "} ",
+         "no loop variables"},
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_graph *g = graph_of(bad[i].text);

@@ -50,7 +50,8 @@ static const trn_op rows[] = {
     {"TestState", "x:T -> y:T; T:any", trn_sh_same, NULL, TRN_OP_STATEFUL},
     {0},
 };
-static const trn_op shape_row[] = {{"Shape", "input:T -> output:out_type; T:any, out_type:i32|i64=i32", sh_shape, NULL, 0}, {0}};
+static const trn_op shape_row[] = {
+    {"Shape", "input:T -> output:out_type; T:any, out_type:i32|i64=i32", sh_shape, NULL, 0}, {0}};
 
 static int setup(void **state)
 {
@@ -85,15 +86,17 @@ static float const_of(const trn_gnode *nd)
     return TRN_DATA(trn_attr_tensor(&nd->n, "value"), float)[0];
 }
 
-#define RETVAL(name, in, i) "node { name: '" name "' op: '_Retval' input: '" in "' " T_FLOAT "attr { key: 'index' value { i: " i " } } } "
+#define RETVAL(name, in, i)                                                                                            \
+    "node { name: '" name "' op: '_Retval' input: '" in "' " T_FLOAT "attr { key: 'index' value { i: " i " } } } "
 #define X N_PLACEHOLDER("x")
 
 /* ---- folding -------------------------------------------------------------------------------------------------- */
 
 static void folds_chains(void **state)
 {
-    trn_graph *g = optimised(X N_CONST("a", "1") N_CONST("b", "2") N_OP2("s", "AddV2", "a", "b") N_OP1("n", "Neg", "s") N_OP2("y", "AddV2", "x", "n")
-                                 RETVAL("r", "y", "0"), &all);
+    trn_graph *g = optimised(X N_CONST("a", "1") N_CONST("b", "2") N_OP2("s", "AddV2", "a", "b") N_OP1("n", "Neg", "s")
+                                 N_OP2("y", "AddV2", "x", "n") RETVAL("r", "y", "0"),
+                             &all);
     const trn_gnode *y = node_of(g, "y");
     assert_float_equal(const_of(input_of(g, y, 1)), -3, 0);
     assert_string_equal(input_of(g, y, 1)->n.name, "n");
@@ -103,33 +106,42 @@ static void folds_chains(void **state)
 
 static void folding_keeps_what_was_waited_for(void **state)
 {
-    trn_graph *g = optimised(X "node { name: 'before' op: 'NoOp' } node { name: 'c' op: 'Const' input: '^before' attr { key: 'dtype' value { type: DT_FLOAT } } "
-                             "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: 4 } } } } " N_OP1("n", "Neg", "c")
-                             "node { name: 'after' op: 'NoOp' input: '^n' } " RETVAL("r", "n", "0"), &all);
+    trn_graph *g =
+        optimised(X "node { name: 'before' op: 'NoOp' } node { name: 'c' op: 'Const' input: '^before' attr { key: "
+                    "'dtype' value { type: DT_FLOAT } } "
+                    "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: 4 } } } } " N_OP1(
+                        "n", "Neg", "c") "node { name: 'after' op: 'NoOp' input: '^n' } " RETVAL("r", "n", "0"),
+                  &all);
     assert_true(has_ctl(node_of(g, "n"), node_of(g, "before")));
     assert_true(has_ctl(node_of(g, "after"), node_of(g, "n")));
     assert_float_equal(const_of(node_of(g, "n")), -4, 0);
     trn_graph_free(g);
 }
 
-#define SPREAD(name, n) "node { name: '" name "' op: 'TestSpread' input: 'c' " T_FLOAT "attr { key: 'n' value { i: " n " } } } "
+#define SPREAD(name, n)                                                                                                \
+    "node { name: '" name "' op: 'TestSpread' input: 'c' " T_FLOAT "attr { key: 'n' value { i: " n " } } } "
 
 static void folds_only_what_stays_small(void **state)
 {
-    trn_graph *g = optimised(N_CONST("c", "1") SPREAD("small", "1000") SPREAD("large", "1000000") SPREAD("absurd", "100000000000000") RETVAL("r", "small", "0")
-                                 RETVAL("q", "large", "1") RETVAL("p", "absurd", "2"), &all);
+    trn_graph *g = optimised(N_CONST("c", "1") SPREAD("small", "1000") SPREAD("large", "1000000")
+                                 SPREAD("absurd", "100000000000000") RETVAL("r", "small", "0") RETVAL("q", "large", "1")
+                                     RETVAL("p", "absurd", "2"),
+                             &all);
     assert_int_equal(evals, 1); /* the large ones are not even tried */
     assert_string_equal(node_of(g, "small")->n.op, "Const");
     assert_string_equal(node_of(g, "large")->n.op, "TestSpread");
     trn_graph_free(g);
-    g = optimised(N_CONST("c", "1") SPREAD("small", "1000") RETVAL("r", "small", "0"), &(trn_opt_opts){.fold = true, .max_folded_bytes = 100});
+    g = optimised(N_CONST("c", "1") SPREAD("small", "1000") RETVAL("r", "small", "0"),
+                  &(trn_opt_opts){.fold = true, .max_folded_bytes = 100});
     assert_string_equal(node_of(g, "small")->n.op, "TestSpread");
     trn_graph_free(g);
 }
 
 static void folds_many_outputs(void **state)
 {
-    trn_graph *g = optimised(N_CONST("c", "1") N_OP1("two", "TestTwo", "c") N_OP2("s", "AddV2", "two", "two:1") RETVAL("r", "s", "0") RETVAL("q", "two:1", "1"), &all);
+    trn_graph *g = optimised(N_CONST("c", "1") N_OP1("two", "TestTwo", "c") N_OP2("s", "AddV2", "two", "two:1")
+                                 RETVAL("r", "s", "0") RETVAL("q", "two:1", "1"),
+                             &all);
     assert_float_equal(const_of(node_of(g, "s")), 3, 0);
     assert_float_equal(const_of(input_of(g, node_of(g, "q"), 0)), 2, 0);
     assert_null(trn_graph_find(g, "two", 3));
@@ -139,8 +151,9 @@ static void folds_many_outputs(void **state)
 
 static void leaves_effects_and_errors_alone(void **state)
 {
-    trn_graph *g = optimised(N_CONST("c", "1") N_OP1("s", "TestState", "c") N_OP1("sh", "TestState", "c") N_OP1("bad", "StopGradient", "c")
-                                 RETVAL("r", "s", "0"), &(trn_opt_opts){.fold = true, .cse = true});
+    trn_graph *g = optimised(N_CONST("c", "1") N_OP1("s", "TestState", "c") N_OP1("sh", "TestState", "c")
+                                 N_OP1("bad", "StopGradient", "c") RETVAL("r", "s", "0"),
+                             &(trn_opt_opts){.fold = true, .cse = true});
     assert_string_equal(node_of(g, "s")->n.op, "TestState");
     assert_string_equal(node_of(g, "sh")->n.op, "TestState"); /* not merged, not dropped */
     trn_graph_free(g);
@@ -148,11 +161,17 @@ static void leaves_effects_and_errors_alone(void **state)
 
 static void folds_shapes_that_are_known(void **state)
 {
-    trn_graph *g = optimised("node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape { dim { size: 2 } "
-                             "dim { size: 3 } } } } } node { name: 'q' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { "
-                             "shape { dim { size: -1 } } } } } " N_OP1("n", "Neg", "p") N_OP1("s", "Shape", "n") N_OP1("t", "Shape", "q")
-                             "node { name: 'r' op: '_Retval' input: 's' attr { key: 'T' value { type: DT_INT32 } } attr { key: 'index' value { i: 0 } } } "
-                             "node { name: 'u' op: '_Retval' input: 't' attr { key: 'T' value { type: DT_INT32 } } attr { key: 'index' value { i: 1 } } }", &all);
+    trn_graph *g =
+        optimised("node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: "
+                  "'shape' value { shape { dim { size: 2 } "
+                  "dim { size: 3 } } } } } node { name: 'q' op: 'Placeholder' attr { key: 'dtype' value { type: "
+                  "DT_FLOAT } } attr { key: 'shape' value { "
+                  "shape { dim { size: -1 } } } } } " N_OP1("n", "Neg", "p") N_OP1("s", "Shape", "n")
+                      N_OP1("t", "Shape", "q") "node { name: 'r' op: '_Retval' input: 's' attr { key: 'T' value { "
+                                               "type: DT_INT32 } } attr { key: 'index' value { i: 0 } } } "
+                                               "node { name: 'u' op: '_Retval' input: 't' attr { key: 'T' value { "
+                                               "type: DT_INT32 } } attr { key: 'index' value { i: 1 } } }",
+                  &all);
     const trn_tensor *t = trn_attr_tensor(&node_of(g, "s")->n, "value");
     assert_int_equal(TRN_DATA(t, int32_t)[0], 2);
     assert_int_equal(TRN_DATA(t, int32_t)[1], 3);
@@ -164,10 +183,13 @@ static void folds_shapes_that_are_known(void **state)
 
 static void nothing_behind_a_switch(void **state)
 {
-    trn_graph *g = optimised(X "node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_BOOL } } } " N_OP2("sw", "Switch", "x", "p")
-                             "node { name: 'c' op: 'Const' input: '^pivot' attr { key: 'dtype' value { type: DT_FLOAT } } "
-                             "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: 4 } } } } " N_OP1("pivot", "Identity", "sw:1")
-                             N_OP1("n", "Neg", "c") RETVAL("r", "n", "0"), &all);
+    trn_graph *g = optimised(
+        X "node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_BOOL } } } " N_OP2(
+            "sw", "Switch", "x",
+            "p") "node { name: 'c' op: 'Const' input: '^pivot' attr { key: 'dtype' value { type: DT_FLOAT } } "
+                 "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: 4 } } } } " N_OP1(
+                     "pivot", "Identity", "sw:1") N_OP1("n", "Neg", "c") RETVAL("r", "n", "0"),
+        &all);
     assert_string_equal(node_of(g, "n")->n.op, "Neg");
     assert_non_null(trn_graph_find(g, "pivot", 5));
     trn_graph_free(g);
@@ -177,11 +199,13 @@ static void nothing_behind_a_switch(void **state)
 
 static void merges_equal_nodes(void **state)
 {
-    trn_graph *g = optimised(X N_OP1("a", "Neg", "x") N_OP1("b", "Neg", "x") N_OP1("a2", "Neg", "a") N_OP1("b2", "Neg", "b") N_OP2("y", "AddV2", "a2", "b2")
-                             "node { name: 'far' op: 'Neg' input: 'x' device: '/job:ps' " T_FLOAT "} "
-                             "node { name: 'late' op: 'Neg' input: 'x' input: '^y' " T_FLOAT "} "
-                             "node { name: 'after' op: 'NoOp' input: '^b2' } "
-                             RETVAL("r", "y", "0") RETVAL("q", "far", "1") RETVAL("p", "late", "2"), &all);
+    trn_graph *g = optimised(
+        X N_OP1("a", "Neg", "x") N_OP1("b", "Neg", "x") N_OP1("a2", "Neg", "a") N_OP1("b2", "Neg", "b")
+            N_OP2("y", "AddV2", "a2", "b2") "node { name: 'far' op: 'Neg' input: 'x' device: '/job:ps' " T_FLOAT "} "
+                                            "node { name: 'late' op: 'Neg' input: 'x' input: '^y' " T_FLOAT "} "
+                                            "node { name: 'after' op: 'NoOp' input: '^b2' } " RETVAL("r", "y", "0")
+                                                RETVAL("q", "far", "1") RETVAL("p", "late", "2"),
+        &all);
     const trn_gnode *y = node_of(g, "y");
     assert_int_equal(y->in[0].node, y->in[1].node);
     assert_null(trn_graph_find(g, "b", 1));
@@ -194,8 +218,9 @@ static void merges_equal_nodes(void **state)
 
 static void merges_equal_constants(void **state)
 {
-    trn_graph *g = optimised(X N_CONST("a", "1") N_CONST("b", "1") N_CONST("c", "2") N_OP2("s", "AddV2", "x", "a") N_OP2("t", "AddV2", "s", "b")
-                                 N_OP2("u", "AddV2", "t", "c") RETVAL("r", "u", "0"), &(trn_opt_opts){.cse = true});
+    trn_graph *g = optimised(X N_CONST("a", "1") N_CONST("b", "1") N_CONST("c", "2") N_OP2("s", "AddV2", "x", "a")
+                                 N_OP2("t", "AddV2", "s", "b") N_OP2("u", "AddV2", "t", "c") RETVAL("r", "u", "0"),
+                             &(trn_opt_opts){.cse = true});
     assert_int_equal(count_op(g, "Const"), 2);
     assert_int_equal(node_of(g, "s")->in[1].node, node_of(g, "t")->in[1].node);
     trn_graph_free(g);
@@ -206,14 +231,22 @@ static void merges_equal_constants(void **state)
 static void drops_identities_that_do_nothing(void **state)
 {
     trn_graph *g = optimised(
-        X N_OP1("n", "Neg", "x") N_OP1("i", "Identity", "n") N_OP1("j", "Identity", "i") RETVAL("r", "j", "0")
-        "node { name: 'far' op: 'Identity' input: 'n' device: '/job:ps' " T_FLOAT "} " RETVAL("q", "far", "1")
-        "node { name: 'late' op: 'Identity' input: 'n' input: '^far' " T_FLOAT "} " RETVAL("p", "late", "2")
-        "node { name: 'waited' op: 'Identity' input: 'n' " T_FLOAT "} node { name: 'after' op: 'NoOp' input: '^waited' } "
-        "node { name: 'v' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape {} } } } "
-        N_OP1("read", "Identity", "v") RETVAL("o", "read", "3")
-        "node { name: 'near' op: 'Identity' input: 'n' " T_FLOAT "} node { name: 'with' op: 'Neg' input: 'near' " T_FLOAT
-        "attr { key: '_class' value { list { s: 'loc:@near' } } } } " RETVAL("m", "with", "4"), &(trn_opt_opts){.identity = true});
+        X N_OP1("n", "Neg", "x") N_OP1("i", "Identity", "n") N_OP1("j", "Identity", "i")
+            RETVAL("r", "j", "0") "node { name: 'far' op: 'Identity' input: 'n' device: '/job:ps' " T_FLOAT "} " RETVAL(
+                "q", "far",
+                "1") "node { name: 'late' op: 'Identity' input: 'n' input: '^far' " T_FLOAT
+                     "} " RETVAL("p", "late",
+                                 "2") "node { name: 'waited' op: 'Identity' input: 'n' " T_FLOAT
+                                      "} node { name: 'after' op: 'NoOp' input: '^waited' } "
+                                      "node { name: 'v' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } "
+                                      "} attr { key: 'shape' value { shape {} } } } " N_OP1("read", "Identity", "v")
+                                          RETVAL(
+                                              "o", "read",
+                                              "3") "node { name: 'near' op: 'Identity' input: 'n' " T_FLOAT
+                                                   "} node { name: 'with' op: 'Neg' input: 'near' " T_FLOAT
+                                                   "attr { key: '_class' value { list { s: 'loc:@near' } } } } " RETVAL(
+                                                       "m", "with", "4"),
+        &(trn_opt_opts){.identity = true});
     assert_string_equal(input_of(g, node_of(g, "r"), 0)->n.name, "n");
     assert_null(trn_graph_find(g, "i", 1));
     assert_non_null(trn_graph_find(g, "far", 3));
@@ -236,10 +269,13 @@ static void does_nothing_when_told_so(void **state)
 
 static void infers_shapes(void **state)
 {
-    trn_graph *g = graph_of("node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape { dim { size: -1 } dim "
-                            "{ size: 3 } } } } } node { name: 'q' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape "
-                            "{ dim { size: 7 } dim { size: 1 } } } } } " N_OP2("s", "AddV2", "p", "q") "node { name: 'u' op: 'NobodyHasThis' input: 's' } "
-                            N_OP1("n", "Neg", "u:2"));
+    trn_graph *g = graph_of(
+        "node { name: 'p' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { "
+        "shape { dim { size: -1 } dim "
+        "{ size: 3 } } } } } node { name: 'q' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { "
+        "key: 'shape' value { shape "
+        "{ dim { size: 7 } dim { size: 1 } } } } } " N_OP2(
+            "s", "AddV2", "p", "q") "node { name: 'u' op: 'NobodyHasThis' input: 's' } " N_OP1("n", "Neg", "u:2"));
     trn_shape **s;
     assert_ok(trn_graph_infer(&s, g));
     const trn_shape *sum = &s[node_of(g, "s")->id][0];

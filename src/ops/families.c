@@ -23,6 +23,7 @@
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
     X(trn_ops_string)                                                                                                  \
+    X(trn_ops_summary)                                                                                                 \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_PROG = 50000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
+enum { MAX_PROG = 50000, MAX_WORK = 1000000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
 
 typedef enum { N_EMPTY, N_SET, N_BYTE, N_CAT, N_ALT, N_REP, N_GROUP, N_ASSERT } node_kind;
 typedef enum { A_BEGIN, A_END, A_LINE_BEGIN, A_LINE_END, A_WORD, A_NOT_WORD } assert_kind;
@@ -35,6 +35,7 @@ struct trn_regex {
     trn_arena *arena;
     inst *prog;
     int n, cap_n, groups;
+    int work; /* of the compiler: nested repetitions of nothing add no instructions */
 };
 
 /* ---- UTF-8 --------------------------------------------------------------------------------------------------------------------- */
@@ -75,6 +76,7 @@ typedef struct parser {
     trn_arena *a;
     int groups, depth;
     bool fold, dot_nl, multi, ungreedy;
+    bool quoted; /* inside \Q..\E */
     const char *err;
 } parser;
 
@@ -422,23 +424,6 @@ static node *atom(parser *s)
     case 'C': s->p++; return mk(s, N_BYTE);
     case 'p':
     case 'P': return bad(s, "Unicode classes (\\p) are not supported");
-    case 'Q': {
-        node *all = NULL, **tail = &all;
-        for (s->p++; s->p < s->end;) {
-            if (s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == 'E') {
-                s->p += 2;
-                break;
-            }
-            int len;
-            int32_t v = decode(s->p, (size_t)(s->end - s->p), &len);
-            s->p += len;
-            *tail = mk(s, N_CAT);
-            (*tail)->a = v < 0 ? bad(s, "invalid UTF-8") : one_char(s, v);
-            tail = &(*tail)->b;
-        }
-        *tail = mk(s, N_EMPTY);
-        return all;
-    }
     default: break;
     }
     if (perl_class(s, &t, *s->p)) {
@@ -471,11 +456,35 @@ static bool counted(parser *s, int *min, int *max)
     return false;
 }
 
+/* One character of \Q..\E; the last one may be repeated, so its \E goes too. */
+static node *quoted(parser *s)
+{
+    int len;
+    int32_t v = decode(s->p, (size_t)(s->end - s->p), &len);
+    s->p += len;
+    if (s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == 'E') {
+        s->quoted = false;
+        s->p += 2;
+    }
+    return v < 0 ? bad(s, "invalid UTF-8") : one_char(s, v);
+}
+
 static node *concatenation(parser *s)
 {
     node *all = NULL, **tail = &all; /* a right-leaning chain: compiled by a loop, however long */
-    while (!s->err && s->p < s->end && *s->p != '|' && *s->p != ')') {
-        node *n = atom(s);
+    while (!s->err && s->p < s->end && (s->quoted || (*s->p != '|' && *s->p != ')'))) {
+        if (s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == (s->quoted ? 'E' : 'Q')) {
+            s->quoted = !s->quoted;
+            s->p += 2;
+            continue;
+        }
+        node *n = s->quoted ? quoted(s) : atom(s);
+        if (s->quoted) {
+            *tail = mk(s, N_CAT);
+            (*tail)->a = n;
+            tail = &(*tail)->b;
+            continue;
+        }
         for (bool again = false; !s->err && s->p < s->end; again = true) {
             int min, max;
             if (*s->p == '*' || *s->p == '+' || *s->p == '?') {
@@ -534,7 +543,7 @@ static int emit(trn_regex *r, inst i)
 
 static void compile(trn_regex *r, const node *n)
 {
-    if (r->n >= MAX_PROG)
+    if (r->n >= MAX_PROG || ++r->work > MAX_WORK)
         return;
     switch (n->kind) {
     case N_EMPTY: return;
@@ -575,19 +584,21 @@ static void compile(trn_regex *r, const node *n)
         return;
     }
     case N_REP:
-        for (int i = 0; i < n->min; i++)
+        for (int i = 0; i + (n->max < 0) < n->min && r->work <= MAX_WORK; i++)
             compile(r, n->a);
-        if (n->max < 0) {
-            int split = emit(r, (inst){.op = I_SPLIT});
+        if (n->max < 0) { /* (a+)? or a+, not a loop back to before a*: so a round that matches nothing ends the loop as it does in RE2 */
+            int skip = n->min ? -1 : emit(r, (inst){.op = I_SPLIT}), start = r->n;
             compile(r, n->a);
-            emit(r, (inst){.op = I_JMP, .x = split});
+            int loop = emit(r, (inst){.op = I_SPLIT});
             if (r->n >= MAX_PROG)
                 return;
-            r->prog[split].x = n->lazy ? r->n : split + 1;
-            r->prog[split].y = n->lazy ? split + 1 : r->n;
+            r->prog[loop].x = n->lazy ? r->n : start;
+            r->prog[loop].y = n->lazy ? start : r->n;
+            if (skip >= 0)
+                r->prog[skip] = r->prog[loop];
             return;
         }
-        for (int i = n->min; i < n->max; i++) { /* each optional copy skips past itself: that the later ones then may match is as good */
+        for (int i = n->min; i < n->max && r->work <= MAX_WORK; i++) { /* each optional copy skips past itself: that the later ones then may match is as good */
             int split = emit(r, (inst){.op = I_SPLIT});
             compile(r, n->a);
             if (r->n >= MAX_PROG)
@@ -614,7 +625,7 @@ trn_err trn_regex_new(trn_regex **out, const char *pattern, size_t n)
     if (!s.err) {
         compile(r, tree);
         emit(r, (inst){.op = I_MATCH});
-        if (r->n >= MAX_PROG)
+        if (r->n >= MAX_PROG || r->work > MAX_WORK)
             s.err = "pattern too large - compile failed";
     }
     if (s.err) {

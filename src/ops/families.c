@@ -6,6 +6,7 @@
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
     X(trn_ops_cast)                                                                                                    \
+    X(trn_ops_barrier)                                                                                                 \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
@@ -19,6 +20,7 @@
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
+    X(trn_ops_stage)                                                                                                   \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \

@@ -58,7 +58,27 @@ static void tuple_free(tuple t, int n)
     free(t);
 }
 
-static tuple tuple_copy(trn_tensor *const *from, int n)
+/* What a queue keeps of a tensor: itself, unless it is a small piece of a large buffer, which it would hold until it is taken. */
+static trn_err tuple_keep(tuple *out, trn_tensor *const *from, int n)
+{
+    tuple t = trn_xalloc((size_t)n * sizeof *t);
+    for (int i = 0; i < n; i++) {
+        const trn_tensor *x = from[i];
+        if (!x->buf || x->buf->size / 2 <= trn_tensor_bytes(x) + 4096) {
+            t[i] = trn_tensor_ref(x);
+            continue;
+        }
+        trn_err err = trn_tensor_copy(&t[i], x);
+        if (err) {
+            tuple_free(t, n);
+            return err;
+        }
+    }
+    *out = t;
+    return TRN_OK;
+}
+
+static tuple tuple_share(trn_tensor *const *from, int n)
 {
     tuple t = trn_xalloc((size_t)n * sizeof *t);
     for (int i = 0; i < n; i++)
@@ -494,12 +514,15 @@ static trn_err check_many(const trn_queue *q, trn_tensor *const *t, int n)
 void trn_queue_enqueue(trn_queue *q, trn_cancel *cancel, trn_tensor *const *t, int n, trn_queue_done done, void *arg)
 {
     trn_err err = check_one(q, t, n);
+    tuple mine = NULL;
+    if (!err)
+        err = tuple_keep(&mine, t, n);
     if (err) {
         done(arg, err, NULL);
         return;
     }
     waiter *w = waiter_new(PUT, cancel, 1, done, arg);
-    w->in = tuple_copy(t, n);
+    w->in = mine;
     submit(q, w);
 }
 
@@ -512,7 +535,7 @@ void trn_queue_enqueue_many(trn_queue *q, trn_cancel *cancel, trn_tensor *const 
         return;
     }
     waiter *w = waiter_new(PUT_MANY, cancel, t[0]->shape.dim[0], done, arg);
-    w->in = tuple_copy(t, n);
+    w->in = tuple_share(t, n);
     submit(q, w);
 }
 

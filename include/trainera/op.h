@@ -16,7 +16,7 @@
  *     argument   name:T  name:f32  name:&T (reference)  name:N*T (N of one type)  name:Ts (Ts is a list(type) attr)
  *     type attr  T:f32|f64|i32   T:real   T:any=f32        the set is what our kernel takes; "=f32" is the default
  *     others     N:int>=1   axis:int=0   use_locking:bool=false   container:string=""   padding:{SAME,VALID}   shape:shape
- *                shape:shape=?  (unknown rank)   value:tensor   f:func   eps:float=0.0001
+ *                shape:shape=?  (unknown rank)   value:tensor   value:tensor=u8[1,2]   f:func   eps:float=0.0001
  *                Ts:list(type)>=1   shapes:list(shape)=[]   strides:list(int)=[1,1]
  *     sets       float = f16 bf16 f32 f64; int = i8 i16 i32 i64 u8 u16 u32 u64; real = float + int; num = real + c64 c128;
  *                any = everything ("int" and "float" are sets where the attr types an argument or in a union, else plain attrs); single names: f16 bf16 f32 f64 i8 … u64 c64 c128 bool str res var

@@ -79,6 +79,8 @@ static bool word(scan *s, const char **p, size_t *n)
     return *n > 0;
 }
 
+static void drop_tensor(void *t) { trn_tensor_unref(t); }
+
 static trn_err parse_scalar_value(scan *s, trn_attr_kind kind, trn_attr_val *v)
 {
     skip(s);
@@ -146,6 +148,27 @@ static trn_err parse_scalar_value(scan *s, trn_attr_kind kind, trn_attr_val *v)
             e--;
         v->s.n = (size_t)(e - b);
         v->s.p = trn_arena_strndup(s->a, b, v->s.n);
+        return TRN_OK;
+    }
+    case TRN_ATTR_TENSOR: { /* a vector of small numbers: u8[255,0] */
+        if (!word(s, &p, &n))
+            return bad(s, "dtype expected");
+        trn_dtype dt = trn_dtype_parse(p, n);
+        int64_t elem[64];
+        trn_shape sh = trn_shape_vector(0);
+        if (dt != TRN_UINT8 || !eat(s, "["))
+            return bad(s, "tensor expected: u8[1,2]");
+        while (!eat(s, "]")) {
+            elem[sh.dim[0]++] = strtoll(s->p, &end, 10);
+            if (end == s->p || sh.dim[0] == 64)
+                return bad(s, "bad tensor");
+            s->p = end;
+            (void)eat(s, ",");
+        }
+        TRN_TRY(trn_tensor_new(&v->tensor, dt, &sh));
+        for (int64_t i = 0; i < sh.dim[0]; i++)
+            TRN_DATA_MUT(v->tensor, uint8_t)[i] = (uint8_t)elem[i];
+        trn_arena_on_free(s->a, drop_tensor, v->tensor);
         return TRN_OK;
     }
     default:

@@ -5,8 +5,8 @@
     X(trn_ops_accum)                                                                                                   \
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
-    X(trn_ops_cast)                                                                                                    \
     X(trn_ops_barrier)                                                                                                 \
+    X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
@@ -20,12 +20,13 @@
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
-    X(trn_ops_stage)                                                                                                   \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_stage)                                                                                                   \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \
+    X(trn_ops_summary_media)                                                                                           \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

@@ -1,0 +1,236 @@
+/* Summaries that hold a file: images as PNG, sound as WAV. Field numbers are those of Summary in tensorflow.proto. */
+#include <math.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "ops/kern.h"
+#include "proto/pbw.h"
+
+#define STR(t) TRN_DATA(t, trn_str)
+
+/* The value in *v becomes field 1 of the summary. */
+static void put_value(trn_sb *summary, trn_sb *v)
+{
+    trn_pbw_bytes(summary, 1, v->p, v->n);
+    v->n = 0;
+}
+
+/* The scalar output; frees the bytes. */
+static trn_err out_scalar(trn_kctx *k, trn_sb *b)
+{
+    trn_shape s = trn_shape_scalar();
+    trn_tensor *y;
+    trn_err e = trn_out_new(&y, k, 0, TRN_STRING, &s);
+    if (!e)
+        e = trn_str_set(TRN_DATA_MUT(y, trn_str), b->p ? b->p : "", b->n);
+    trn_sb_fini(b);
+    return e;
+}
+
+/* A float image's element i. */
+static double number(const trn_tensor *t, int64_t i)
+{
+    if (t->dtype == TRN_FLOAT)
+        return (double)TRN_DATA(t, float)[i];
+    return t->dtype == TRN_DOUBLE ? TRN_DATA(t, double)[i] : (double)trn_half_to_f32(TRN_DATA(t, trn_half)[i]);
+}
+
+/* ---- images ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void png_chunk(trn_sb *b, const char type[4], const void *p, size_t n)
+{
+    uint8_t len[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
+    trn_sb_add(b, len, 4);
+    trn_sb_add(b, type, 4);
+    trn_sb_add(b, p, n);
+    uLong crc = crc32(crc32(0, (const Bytef *)type, 4), p, (uInt)n);
+    uint8_t c[4] = {(uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc};
+    trn_sb_add(b, c, 4);
+}
+
+/* 8 bits a channel; channels 1 grey, 3 RGB, 4 RGBA. Every row is written as the difference to the pixel on the left. */
+static trn_err png_encode(trn_sb *b, const uint8_t *pix, int64_t w, int64_t h, int64_t c)
+{
+    size_t row = (size_t)(w * c) + 1, raw_n = row * (size_t)h;
+    uLongf n = compressBound(raw_n);
+    uint8_t *raw = malloc(raw_n + 1), *z = malloc(n);
+    if (!raw || !z) {
+        free(raw);
+        free(z);
+        return trn_err_oom();
+    }
+    for (int64_t y = 0; y < h; y++) {
+        uint8_t *o = raw + (size_t)y * row;
+        const uint8_t *p = pix + y * w * c;
+        *o++ = 1; /* filter type Sub */
+        for (int64_t x = 0; x < w * c; x++)
+            o[x] = (uint8_t)(p[x] - (x >= c ? p[x - c] : 0));
+    }
+    int rc = compress2(z, &n, raw, raw_n, Z_DEFAULT_COMPRESSION);
+    free(raw);
+    if (rc != Z_OK) {
+        free(z);
+        return trn_err_oom();
+    }
+    trn_sb_add(b, "\x89PNG\r\n\x1a\n", 8);
+    uint8_t head[13] = {(uint8_t)(w >> 24), (uint8_t)(w >> 16), (uint8_t)(w >> 8), (uint8_t)w, (uint8_t)(h >> 24), (uint8_t)(h >> 16), (uint8_t)(h >> 8), (uint8_t)h,
+                        8,                  c == 1 ? 0 : c == 3 ? 2 : 6};
+    png_chunk(b, "IHDR", head, sizeof head);
+    for (size_t at = 0; at < n; at += 1 << 20)
+        png_chunk(b, "IDAT", z + at, TRN_MIN(n - at, (size_t)1 << 20));
+    png_chunk(b, "IEND", "", 0);
+    free(z);
+    return TRN_OK;
+}
+
+/* Floats of one image to bytes: 0 stays 0 and the largest becomes 255; with negative values 0 is in the middle. Pixels that are not finite
+ * get the bad colour. */
+static void normalise(uint8_t *out, const trn_tensor *x, int64_t first, int64_t pixels, int64_t c, const uint8_t *bad)
+{
+    double lo = INFINITY, hi = -INFINITY;
+    for (int64_t i = 0; i < pixels; i++) {
+        bool ok = true;
+        for (int64_t q = 0; q < c; q++)
+            ok = ok && isfinite(number(x, first + i * c + q));
+        for (int64_t q = 0; q < c && ok; q++) {
+            double v = number(x, first + i * c + q);
+            lo = v < lo ? v : lo;
+            hi = v > hi ? v : hi;
+        }
+    }
+    double m = lo < 0 ? (fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi)) : hi;
+    double scale = m < 1e-6 ? 0 : (lo < 0 ? 127.0 : 255.0) / m, offset = lo < 0 ? 128 : 0;
+    bool wide = x->dtype == TRN_DOUBLE; /* else in float, which is what decides how 0.999… is cut */
+    float fscale = m < 1e-6 ? 0 : (lo < 0 ? 127.0f : 255.0f) / (float)m;
+    for (int64_t i = 0; i < pixels; i++) {
+        bool ok = true;
+        for (int64_t q = 0; q < c; q++)
+            ok = ok && isfinite(number(x, first + i * c + q));
+        for (int64_t q = 0; q < c; q++) {
+            double p = ok ? number(x, first + i * c + q) : 0, v = wide ? p * scale + offset : (double)((float)p * fscale + (float)offset);
+            out[i * c + q] = !ok ? bad[q] : v <= 0 ? 0 : v >= 255 ? 255 : (uint8_t)v;
+        }
+    }
+}
+
+static void tag_of(trn_sb *v, const trn_str *base, const char *what, int64_t i, int64_t max)
+{
+    trn_sb t = {0};
+    trn_sb_add(&t, trn_str_p(base), base->len);
+    if (max > 1)
+        trn_sb_addf(&t, "/%s/%lld", what, (long long)i);
+    else
+        trn_sb_addf(&t, "/%s", what);
+    trn_pbw_bytes(v, 1, t.p, t.n);
+    trn_sb_fini(&t);
+}
+
+static trn_err k_image_summary(trn_kctx *k)
+{
+    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1), *bad = trn_attr_tensor(k->node, "bad_color");
+    char t[TRN_SHAPE_TEXT];
+    int64_t max = trn_attr_int(k->node, "max_images"), *d = (int64_t *)x->shape.dim;
+    TRN_CHECK_ARG(trn_is_scalar(tag), "Tags must be a scalar");
+    TRN_CHECK_ARG(x->shape.rank == 4 && (d[3] == 1 || d[3] == 3 || d[3] == 4), "Tensor must be 4-D with last dim 1, 3, or 4, not %s", trn_shape_text(t, &x->shape));
+    TRN_CHECK_ARG(d[1] < 1 << 24 && d[2] < 1 << 24 && d[1] * d[2] * d[3] < INT64_C(1) << 30, "Tensor too large for summary %s", trn_shape_text(t, &x->shape));
+    TRN_CHECK_ARG(bad && bad->dtype == TRN_UINT8 && trn_is_vector(bad) && bad->count >= d[3], "bad_color must be a uint8 vector with as many elements as channels");
+    int64_t pixels = d[1] * d[2], size = pixels * d[3];
+    trn_sb out = {0}, v = {0}, img = {0}, png = {0};
+    uint8_t *bytes = malloc((size_t)size + 1);
+    trn_err e = bytes ? TRN_OK : trn_err_oom();
+    for (int64_t i = 0; i < TRN_MIN(max, d[0]) && !e; i++) {
+        if (x->dtype == TRN_UINT8)
+            memcpy(bytes, TRN_DATA(x, uint8_t) + i * size, (size_t)size);
+        else
+            normalise(bytes, x, i * size, pixels, d[3], TRN_DATA(bad, uint8_t));
+        png.n = img.n = 0;
+        e = png_encode(&png, bytes, d[2], d[1], d[3]);
+        if (e)
+            break;
+        trn_pbw_varint(&img, 1, (uint64_t)d[1]);
+        trn_pbw_varint(&img, 2, (uint64_t)d[2]);
+        trn_pbw_varint(&img, 3, (uint64_t)d[3]);
+        trn_pbw_bytes(&img, 4, png.p, png.n);
+        tag_of(&v, STR(tag), "image", i, max);
+        trn_pbw_bytes(&v, 4, img.p, img.n);
+        put_value(&out, &v);
+    }
+    free(bytes);
+    trn_sb_fini(&v);
+    trn_sb_fini(&img);
+    trn_sb_fini(&png);
+    if (e) {
+        trn_sb_fini(&out);
+        return e;
+    }
+    return out_scalar(k, &out);
+}
+
+/* ---- sound -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static void le(trn_sb *b, uint64_t v, int n)
+{
+    trn_sb_add(b, &v, (size_t)n); /* little-endian machine: see the assertion in base/hash_tf.c */
+}
+
+static trn_err audio(trn_kctx *k, float rate)
+{
+    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1);
+    int64_t max = trn_attr_int(k->node, "max_outputs");
+    char t[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(trn_is_scalar(tag), "Tag must be a scalar");
+    TRN_CHECK_ARG(x->shape.rank == 2 || x->shape.rank == 3, "Tensor must be 3-D or 2-D, got: %s", trn_shape_text(t, &x->shape));
+    TRN_CHECK_ARG(rate > 0 && rate < 4e9f, "sample_rate must be > 0");
+    int64_t frames = x->shape.dim[1], ch = x->shape.rank == 2 ? 1 : x->shape.dim[2], hz = lrintf(rate);
+    TRN_CHECK_ARG(ch > 0 && ch < 65536 && frames * ch < INT64_C(1) << 30, "%lld frames of %lld channels do not fit a WAV file", (long long)frames, (long long)ch);
+    trn_sb out = {0}, v = {0}, au = {0}, wav = {0};
+    for (int64_t i = 0; i < TRN_MIN(max, x->shape.dim[0]); i++) {
+        int64_t n = frames * ch;
+        wav.n = au.n = 0;
+        trn_sb_adds(&wav, "RIFF");
+        le(&wav, (uint64_t)(36 + 2 * n), 4);
+        trn_sb_adds(&wav, "WAVEfmt ");
+        le(&wav, 16, 4);
+        le(&wav, 1, 2); /* PCM */
+        le(&wav, (uint64_t)ch, 2);
+        le(&wav, (uint64_t)hz, 4);
+        le(&wav, (uint64_t)(hz * ch * 2), 4);
+        le(&wav, (uint64_t)(ch * 2), 2);
+        le(&wav, 16, 2);
+        trn_sb_adds(&wav, "data");
+        le(&wav, (uint64_t)(2 * n), 4);
+        for (int64_t q = 0; q < n; q++) {
+            float s = roundf(TRN_DATA(x, float)[i * n + q] * 32768.0f);
+            int16_t s16 = (int16_t)(s >= 32767 ? 32767 : s > -32768 ? s : -32768); /* NaN ends up at the bottom */
+            le(&wav, (uint16_t)s16, 2);
+        }
+        uint32_t bits;
+        memcpy(&bits, &rate, 4);
+        trn_pbw_fixed32(&au, 1, bits);
+        trn_pbw_varint(&au, 2, (uint64_t)ch);
+        trn_pbw_varint(&au, 3, (uint64_t)frames);
+        trn_pbw_bytes(&au, 4, wav.p, wav.n);
+        trn_pbw_bytes(&au, 5, "audio/wav", 9);
+        tag_of(&v, STR(tag), "audio", i, max);
+        trn_pbw_bytes(&v, 6, au.p, au.n);
+        put_value(&out, &v);
+    }
+    trn_sb_fini(&v);
+    trn_sb_fini(&au);
+    trn_sb_fini(&wav);
+    return out_scalar(k, &out);
+}
+static trn_err k_audio_summary(trn_kctx *k) { return audio(k, trn_attr_float(k->node, "sample_rate")); }
+static trn_err k_audio_summary_v2(trn_kctx *k)
+{
+    TRN_CHECK_ARG(trn_in(k, 2)->count == 1, "sample_rate must be a scalar");
+    return audio(k, *TRN_DATA(trn_in(k, 2), float));
+}
+
+const trn_op trn_ops_summary_media[] = {
+    {"ImageSummary", "tag:str, tensor:T -> summary:str; max_images:int>=1=3, T:f16|f32|f64|u8=f32, bad_color:tensor=u8[255,0,0,255]", trn_sh_scalar,
+     k_image_summary, TRN_OP_HEAVY},
+    {"AudioSummary", "tag:str, tensor:f32 -> summary:str; sample_rate:float, max_outputs:int>=1=3", trn_sh_scalar, k_audio_summary, 0},
+    {"AudioSummaryV2", "tag:str, tensor:f32, sample_rate:f32 -> summary:str; max_outputs:int>=1=3", trn_sh_scalar, k_audio_summary_v2, 0},
+    {0},
+};

@@ -1,0 +1,171 @@
+/* Kernels that move elements: golden values, every kind of dtype, errors. The broad comparison is tests/parity/kernels.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "optest.h"
+
+static void ok(trn_err e)
+{
+    if (e)
+        fail_msg("%s", trn_err_msg(e));
+}
+
+static void expect_i32(optest *t, trn_err e, int out, int n, const int32_t *want)
+{
+    ok(e);
+    assert_int_equal(t->out[out].t->count, n);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(TRN_DATA(t->out[out].t, int32_t)[i], want[i]);
+}
+
+static void expect_err(optest *t, trn_err e, trn_code code, const char *text)
+{
+    assert_int_equal(trn_err_code(e), code);
+    if (!strstr(trn_err_msg(e), text))
+        fail_msg("\"%s\" does not say \"%s\"", trn_err_msg(e), text);
+    trn_err_free(e);
+    optest_end(t);
+}
+
+static trn_tensor *strings(int n, ...)
+{
+    trn_shape s = trn_shape_vector(n);
+    trn_tensor *t;
+    ok(trn_tensor_new(&t, TRN_STRING, &s));
+    va_list ap;
+    va_start(ap, n);
+    for (int i = 0; i < n; i++) {
+        const char *p = va_arg(ap, const char *);
+        ok(trn_tensor_str_put(t, i, p, strlen(p)));
+    }
+    va_end(ap);
+    return t;
+}
+
+static void expect_str(optest *t, int i, const char *want)
+{
+    size_t n;
+    const char *p = trn_tensor_str_at(t->out[0].t, i, &n);
+    assert_int_equal(n, strlen(want));
+    assert_memory_equal(p, want, n);
+}
+
+#define I(...) ((int32_t[]){__VA_ARGS__})
+#define M23 OPTEST_MAT(TRN_INT32, int32_t, 2, 3, 1, 2, 3, 4, 5, 6)
+
+static void moves(void **s)
+{
+    optest t;
+    expect_i32(&t, optest_run(&t, "Transpose", NULL, M23, OPTEST_I32(1, 0), NULL), 0, 6, I(1, 4, 2, 5, 3, 6));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Tile", NULL, OPTEST_I32(1, 2), OPTEST_I32(2), NULL), 0, 4, I(1, 2, 1, 2));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "StridedSlice", "begin_mask=1, end_mask=1", M23, OPTEST_I32(0, 0), OPTEST_I32(0, 3), OPTEST_I32(-1, 2), NULL), 0, 4, I(4, 6, 1, 3));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "StridedSlice", "shrink_axis_mask=1", M23, OPTEST_I32(1), OPTEST_I32(2), OPTEST_I32(1), NULL), 0, 3, I(4, 5, 6));
+    assert_int_equal(t.out[0].t->shape.rank, 1);
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "ConcatV2", NULL, M23, M23, trn_tensor_i32(1), NULL), 0, 12, I(1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Pack", "axis=1", OPTEST_I32(1, 2), OPTEST_I32(3, 4), NULL), 0, 4, I(1, 3, 2, 4));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Split", "num_split=3", trn_tensor_i32(1), M23, NULL), 1, 2, I(2, 5));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "GatherV2", NULL, M23, OPTEST_I32(2, 0), trn_tensor_i32(1), NULL), 0, 4, I(3, 1, 6, 4));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Pad", NULL, OPTEST_I32(7), OPTEST_MAT(TRN_INT32, int32_t, 1, 2, 1, 2), NULL), 0, 4, I(0, 7, 0, 0));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Sum", NULL, M23, OPTEST_I32(0), NULL), 0, 3, I(5, 7, 9));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "UnsortedSegmentSum", NULL, OPTEST_I32(1, 2, 3), OPTEST_I32(1, -1, 1), trn_tensor_i32(3), NULL), 0, 3, I(0, 4, 0));
+    optest_end(&t);
+    expect_i32(&t, optest_run(&t, "Unique", NULL, OPTEST_I32(5, 3, 5, 1), NULL), 0, 3, I(5, 3, 1));
+    expect_i32(&t, TRN_OK, 1, 4, I(0, 1, 0, 2));
+    optest_end(&t);
+}
+
+/* What a peer may send us: every bad index, size and shape is an answer, not a crash. */
+static void bad_input(void **s)
+{
+    optest t;
+    expect_err(&t, optest_run(&t, "GatherV2", NULL, M23, OPTEST_I32(2), trn_tensor_i32(0), NULL), TRN_INVALID_ARGUMENT, "[0] = 2 is not in [0, 2)");
+    expect_err(&t, optest_run(&t, "GatherV2", NULL, M23, OPTEST_I32(-1), trn_tensor_i32(0), NULL), TRN_INVALID_ARGUMENT, "-1");
+    expect_err(&t, optest_run(&t, "Fill", NULL, OPTEST_I64(INT64_C(1) << 40, INT64_C(1) << 40), trn_tensor_f32(1), NULL), TRN_INVALID_ARGUMENT, "too many");
+    expect_err(&t, optest_run(&t, "Fill", NULL, OPTEST_I64(-1), trn_tensor_f32(1), NULL), TRN_INVALID_ARGUMENT, "must be >= 0");
+    expect_err(&t, optest_run(&t, "Reshape", NULL, M23, OPTEST_I32(4, -1), NULL), TRN_INVALID_ARGUMENT, "multiple of 4");
+    expect_err(&t, optest_run(&t, "StridedSlice", "shrink_axis_mask=1", M23, OPTEST_I64(INT64_MIN), OPTEST_I64(0), OPTEST_I64(1), NULL), TRN_INVALID_ARGUMENT, "out of bounds");
+    expect_err(&t, optest_run(&t, "StridedSlice", NULL, M23, OPTEST_I64(0), OPTEST_I64(2), OPTEST_I64(0), NULL), TRN_INVALID_ARGUMENT, "non-zero");
+    expect_err(&t, optest_run(&t, "Range", NULL, trn_tensor_i64(INT64_MIN), trn_tensor_i64(INT64_MAX), trn_tensor_i64(1), NULL), TRN_INVALID_ARGUMENT, "size");
+    expect_err(&t, optest_run(&t, "SegmentSum", NULL, OPTEST_F32(1, 2), OPTEST_I64(0, INT64_MAX), NULL), TRN_INVALID_ARGUMENT, "too large");
+    expect_err(&t, optest_run(&t, "Tile", NULL, M23, OPTEST_I64(INT64_MAX, 2), NULL), TRN_INVALID_ARGUMENT, "too many");
+    expect_err(&t, optest_run(&t, "DynamicPartition", "num_partitions=2", OPTEST_F32(1), OPTEST_I32(2), NULL), TRN_INVALID_ARGUMENT, "partitions[0] = 2");
+    expect_err(&t, optest_run(&t, "MatMul", NULL, M23, M23, NULL), TRN_INVALID_ARGUMENT, "[2,3]");
+    ok(optest_run(&t, "StridedSlice", NULL, M23, OPTEST_I64(INT64_MAX), OPTEST_I64(INT64_MIN), OPTEST_I64(INT64_MIN), NULL));
+    assert_int_equal(t.out[0].t->count, 3);
+    optest_end(&t);
+}
+
+static void string_elements(void **s)
+{
+    optest t;
+    ok(optest_run(&t, "ReverseV2", NULL, strings(3, "a", "longer than twelve bytes", "c"), OPTEST_I32(0), NULL));
+    expect_str(&t, 0, "c");
+    expect_str(&t, 1, "longer than twelve bytes");
+    optest_end(&t);
+    ok(optest_run(&t, "StringJoin", "separator=\"/\"", strings(2, "a", "b"), trn_tensor_str("x", 1), NULL));
+    expect_str(&t, 1, "b/x");
+    optest_end(&t);
+    ok(optest_run(&t, "StaticRegexReplace", "pattern=\"(\\w+)@(\\w+)\", rewrite=\"\\2 at \\1\"", strings(1, "me@home you@work"), NULL));
+    expect_str(&t, 0, "home at me work at you");
+    optest_end(&t);
+    ok(optest_run(&t, "StaticRegexFullMatch", "pattern=\"^s3://.*\"", strings(2, "s3://x/y", "/tmp/y"), NULL));
+    assert_memory_equal(t.out[0].t->data, "\x01\x00", 2);
+    optest_end(&t);
+    expect_err(&t, optest_run(&t, "StaticRegexFullMatch", "pattern=\"a(b\"", strings(1, "x"), NULL), TRN_INVALID_ARGUMENT, "missing )");
+    ok(optest_run(&t, "StringToHashBucketFast", "num_buckets=1000", strings(2, "hello", ""), NULL));
+    assert_int_equal(TRN_DATA(t.out[0].t, int64_t)[0], 296); /* tf.strings.to_hash_bucket_fast */
+    optest_end(&t);
+}
+
+/* A pattern that makes backtracking engines run for ever. */
+static void regex_is_linear(void **s)
+{
+    optest t;
+    char text[2001];
+    memset(text, 'a', 2000);
+    text[2000] = 0;
+    ok(optest_run(&t, "StaticRegexFullMatch", "pattern=\"(a*)*(a*)*(a|aa)+b\"", strings(1, text), NULL));
+    assert_int_equal(*TRN_DATA(t.out[0].t, uint8_t), 0);
+    optest_end(&t);
+    expect_err(&t, optest_run(&t, "StaticRegexFullMatch", "pattern=\"((((a{999}){999}){999}){999})\"", strings(1, text), NULL), TRN_INVALID_ARGUMENT, "too large");
+}
+
+static void summaries(void **s)
+{
+    optest t;
+    static const char want[] = "\n\x0b\n\x04loss\x15\x00\x00\x00\x3f";
+    ok(optest_run(&t, "ScalarSummary", NULL, trn_tensor_str("loss", 4), trn_tensor_f32(0.5f), NULL));
+    size_t n;
+    const char *p = trn_tensor_str_at(t.out[0].t, 0, &n);
+    assert_int_equal(n, sizeof want - 1);
+    assert_memory_equal(p, want, n);
+    optest_end(&t);
+    trn_tensor *one = trn_tensor_str(want, sizeof want - 1);
+    expect_err(&t, optest_run(&t, "MergeSummary", NULL, trn_tensor_ref(one), one, NULL), TRN_INVALID_ARGUMENT, "Duplicate tag loss");
+    expect_err(&t, optest_run(&t, "MergeSummary", NULL, trn_tensor_str("\x0a\x7f", 2), NULL), TRN_INVALID_ARGUMENT, "parse");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(moves),
+        cmocka_unit_test(bad_input),
+        cmocka_unit_test(string_elements),
+        cmocka_unit_test(regex_is_linear),
+        cmocka_unit_test(summaries),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

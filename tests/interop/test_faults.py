@@ -10,7 +10,7 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 
-from conftest import SANITIZED
+from conftest import SANITIZED, tf_server
 
 P0, P1 = "/job:ps/task:0", "/job:ps/task:1"
 LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
@@ -107,6 +107,31 @@ def test_ps_restarts(cluster, resource):
 
     def again():
         with session(c) as s:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="counter"):
+                s.run(up)
+            s.run(v.initializer)
+            return s.run(up)
+
+    assert until(15, again) == 1
+
+
+def test_ps_restarts_under_tensorflow(cluster):
+    """The same with a TensorFlow worker as the master: it tells the new incarnation of the ps from the old, and recovers."""
+    c = cluster(start=False)
+    c.task("ps").start()
+    target = tf_server(c.spec, "worker").target
+    config = tf.ConfigProto(operation_timeout_in_ms=10000)
+    v, up = counter()
+    with tf.Session(target, config=config) as s:
+        s.run(v.initializer)
+        assert [s.run(up) for _ in range(3)] == [1, 2, 3]
+        c.task("ps").kill()
+        c.task("ps").start()
+        with pytest.raises(LOST):
+            s.run(up)
+
+    def again():
+        with tf.Session(target, config=config) as s:
             with pytest.raises(tf.errors.FailedPreconditionError, match="counter"):
                 s.run(up)
             s.run(v.initializer)

@@ -234,11 +234,13 @@ static void timed_out(void *arg)
         fail_from_hook(st, trn_errorf(TRN_DEADLINE_EXCEEDED, "Timed out waiting for the step: it did not end within its timeout"));
 }
 
+/* Has a reference of its own: when it was posted, the step may end on the loop (and stop its timer) before it runs. */
 static void start_timer(void *arg)
 {
     mstep *st = arg;
     if (!atomic_load(&st->over))
         trn_timer_start(st->s->m->loop, &st->timer, st->timer.at_ns, timed_out, st);
+    step_unref(st);
 }
 
 void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, void *arg)
@@ -301,7 +303,7 @@ void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, vo
     if (o->timeout_ms > 0) {
         st->timed = true;
         st->timer.at_ns = trn_now_ns() + (uint64_t)o->timeout_ms * 1000000;
-        atomic_fetch_add_explicit(&st->ref, 1, memory_order_relaxed); /* dropped by stop_timer */
+        atomic_fetch_add_explicit(&st->ref, 2, memory_order_relaxed); /* dropped by start_timer and stop_timer */
         if (trn_loop_here(s->m->loop))
             start_timer(st);
         else

@@ -161,7 +161,10 @@ def shared(tmp_path_factory):
 @pytest.fixture
 def fresh(shared):
     """The module's cluster with empty containers."""
-    sys.modules["tensorflow"].compat.v1.Session.reset(shared.target("worker"))
+    for t in shared.tasks:
+        assert t.proc.poll() is None, f"/job:{t.job}/task:{t.index} ended with {t.proc.poll()}:\n{t.log()[-6000:]}"
+    tf = sys.modules["tensorflow"].compat.v1
+    tf.Session.reset(shared.target("worker"), config=tf.ConfigProto(operation_timeout_in_ms=20000))
     return shared
 
 

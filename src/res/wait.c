@@ -38,10 +38,11 @@ bool trn_wait_hook(trn_wait *w, void (*on_cancel)(void *w))
 void trn_wait_end_all(trn_waitlist *ready)
 {
     for (trn_wait *w; (w = ready->first);) {
-        unlink_wait(w);
-        /* A hook that lost the race for this waiter returns at once, so waiting for it cannot take long. */
+        /* A hook that lost the race for this waiter looks at w->list (under a lock that we do not have) and returns: wait for it before
+         * anything of w changes. */
         if (w->hooked)
             trn_cancel_remove(w->cancel, &w->hook);
+        unlink_wait(w);
         w->end(w);
     }
 }

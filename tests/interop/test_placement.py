@@ -94,11 +94,11 @@ def test_ref_read_after_write(cluster, ps_kind):
             assert s.run(read) == 1.0 + 2.0 * k
 
 
-def devices(c, fetch, **config):
+def devices(c, fetch, feed, **config):
     """Node name → device, as the step's statistics tell it."""
     with session(c, **config) as s:
         meta = tf.RunMetadata()
-        s.run(fetch, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=meta)
+        s.run(fetch, feed, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=meta)
     return {n.node_name: d.device for d in meta.step_stats.dev_stats for n in d.node_stats}
 
 
@@ -106,12 +106,12 @@ def test_names(cluster):
     c = cluster(ps=2, workers=2)
     cases = {"": "/job:worker/replica:0/task:0", "/job:ps": "/job:ps/replica:0/task:0", "/job:ps/task:1": "/job:ps/replica:0/task:1",
              "/job:worker/task:1/cpu:0": "/job:worker/replica:0/task:1"}
-    x = tf.placeholder_with_default(tf.zeros([2]), [2])
+    x = tf.placeholder(tf.float32, [2])  # fed, so that nothing is folded away
     nodes = {}
     for want, task in cases.items():
         with tf.device(want):
             nodes[tf.add(x, 1.0).op] = task
-    got = devices(c, [n.outputs[0] for n in nodes])
+    got = devices(c, [n.outputs[0] for n in nodes], {x: [1.0, 2.0]})
     for n, task in nodes.items():
         assert got[n.name].startswith(task + "/"), n.name
 
@@ -124,7 +124,9 @@ def test_errors(cluster):
         gpu = tf.constant(2.0, name="on_gpu")
     fine = tf.constant(3.0)
     for soft in (False, True):
-        with session(c, allow_soft_placement=soft) as s:
+        with session(c, allow_soft_placement=soft) as s, pytest.raises(tf.errors.InvalidArgumentError, match="far"):
+            s.run(fine)  # as TensorFlow: the whole graph is placed, unless only what is needed shall be
+        with session(c, allow_soft_placement=soft, graph_options=tf.GraphOptions(place_pruned_graph=True)) as s:
             with pytest.raises(tf.errors.InvalidArgumentError) as e:
                 s.run(far)
             assert "was explicitly assigned to /job:foo/task:9 but available devices are [ /job:ps/replica:0/task:0/device:CPU:0, " in str(e.value)

@@ -82,6 +82,8 @@ static trn_err note_index(int *max, const trn_gnode *gn)
     return TRN_OK;
 }
 
+static bool gives_ref(const trn_graph *g, trn_edge e) { return trn_dtype_is_ref(g->node[e.node]->n.out_types[e.slot]); }
+
 static trn_err set_node(build *b, int id)
 {
     trn_plan *p = b->p;
@@ -115,8 +117,22 @@ static trn_err set_node(build *b, int id)
     p->sweep |= n->kind == KIND_MERGE;
     p->max_out = TRN_MAX(p->max_out, n->n_out);
     for (int i = 0; i < n->n_in; i++)
-        n->ref_in |= trn_dtype_is_ref(b->g->node[gn->in[i].node]->n.out_types[gn->in[i].slot]);
+        n->ref_in |= gives_ref(b->g, gn->in[i]);
+    n->alias = n->kind == KIND_IDENTITY && gn->n.n_in == 1 && gives_ref(b->g, gn->in[0]);
     return TRN_OK;
+}
+
+/* TensorFlow's Identity of a reference variable (what reading one is) shares the variable's buffer: whoever uses it sees the updates that
+ * came before him, also those that came after the Identity. Programs count on it: SyncReplicasOptimizer reads global_step long before it
+ * waits for gradients, and fills its tokens with the value after the update. So such an Identity passes the reference on, and each user
+ * takes the value when he runs. */
+static void set_alias(build *b)
+{
+    for (int id = 0; id < b->g->n; id++) {
+        const trn_gnode *gn = b->g->node[id];
+        for (int i = 0; gn && i < gn->n.n_in; i++)
+            b->p->node[id].ref_in |= b->p->node[gn->in[i].node].alias;
+    }
 }
 
 /* ---- edges ---------------------------------------------------------------------------------------------------- */
@@ -415,6 +431,7 @@ static trn_err build_plan(build *b, const char *scope)
     p->node = trn_arena_alloc(p->arena, (size_t)p->n * sizeof *p->node);
     for (int id = 0; id < p->n; id++)
         TRN_TRY(set_node(b, id));
+    set_alias(b);
     set_edges(b);
     TRN_TRY(check_cycles(b));
     TRN_TRY(set_frames(b));

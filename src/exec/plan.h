@@ -36,6 +36,7 @@ typedef struct pnode {
     uint8_t kind;
     bool runs_dead;  /* _Send and _Recv: run although an input is dead */
     bool ref_in;     /* a producer gives a reference */
+    bool alias;      /* Identity of a reference: passes it on, see set_alias() */
     bool trigger;    /* ControlTrigger: lives whatever its inputs are */
     bool invariant;  /* Enter with is_constant */
     bool preloaded;  /* a constant that is in its users' inputs before the run starts */

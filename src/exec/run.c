@@ -241,11 +241,19 @@ static trn_err prepare_refs(const pnode *n, trn_value *in)
         if (!trn_dtype_is_ref(n->node->in_types[i])) {
             trn_tensor *t;
             TRN_TRY(trn_var_read(&t, in[i].var));
+            if (t->dtype != n->node->in_types[i]) {
+                trn_err err = trn_errorf(TRN_INVALID_ARGUMENT,
+                                         "%d-th input expects type %s but automatically dereferenced input tensor has type %s", i,
+                                         trn_dtype_name(n->node->in_types[i]), trn_dtype_name(t->dtype));
+                trn_tensor_unref(t);
+                return err;
+            }
+            if (n->alias) { /* its users read the variable themselves */
+                trn_tensor_unref(t);
+                continue;
+            }
             trn_resource_unref(in[i].var);
             in[i] = (trn_value){.t = t};
-            if (t->dtype != n->node->in_types[i])
-                return trn_errorf(TRN_INVALID_ARGUMENT, "%d-th input expects type %s but automatically dereferenced input tensor has type %s",
-                                  i, trn_dtype_name(n->node->in_types[i]), trn_dtype_name(t->dtype));
         } else if (!(n->flags & TRN_OP_UNINIT_OK)) {
             trn_tensor *t;
             TRN_TRY(trn_var_read(&t, in[i].var));

@@ -486,6 +486,38 @@ static void asynchronous(void **state)
     trn_plan_unref(p);
 }
 
+/* Reading a reference variable early is not reading its early value: who uses it after an update sees the update. */
+static void reads_see_ordered_updates(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    trn_edge v = add(g, "TestVar", "late", NO_ATTRS, NO_INS);
+    ret(g, 0, ident(g, "id", add(g, "TestAssign", "as", NO_ATTRS, INS(v, konst(g, "c", 1)))));
+    assert_true(run_1(g) == 1);
+    g = trn_graph_new(NULL);
+    v = add(g, "TestVar", "late", NO_ATTRS, NO_INS);
+    trn_edge read = ident(g, "read", v);
+    trn_edge as = add(g, "TestAssign", "as", NO_ATTRS, INS(v, op1(g, "TestPark", "park", konst(g, "c", 5))));
+    trn_edge use = addv2(g, "use", read, read);
+    ctl(g, use, as);
+    ret(g, 0, use);
+    trn_plan *p = plan_of(g);
+    trn_value rets[1] = {0};
+    waiting w;
+    sem_init(&w.sem, 0, 0);
+    trn_run_opts o = {.n_rets = 1, .rets = rets, .cancel = trn_cancel_new()};
+    trn_plan_run(p, &o, on_done, &w);
+    wait_parked(1);
+    usleep(5000); /* "read" has run by now */
+    assert_int_equal(let_go(1), 1);
+    sem_wait(&w.sem);
+    assert_ok(w.err);
+    assert_true(TRN_DATA(rets[0].t, float)[0] == 10);
+    trn_tensor_unref(rets[0].t);
+    trn_cancel_unref(o.cancel);
+    trn_plan_unref(p);
+    trn_resmgr_clear(resmgr, NULL);
+}
+
 /* A chain of kernels that end before they return needs no stack. */
 static void long_chain(void **state)
 {
@@ -1099,7 +1131,7 @@ static void eval(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(states), T(parallel_for_works),
+        T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(reads_see_ordered_updates), T(states), T(parallel_for_works),
         T(which_thread), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
         T(dead_things), T(merge_takes_the_first), T(switch_n), T(loops), T(nested_loops), T(dead_loop), T(errors_in_loops), T(malformed_frames),
         T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(storm), T(tracing), T(eval),

@@ -71,12 +71,18 @@ static bool has_flag_hosts(const options *o)
 
 static trn_err add_hosts(trn_cluster_builder *b, const options *o)
 {
-    if (o->ps_hosts)
-        TRN_TRY(trn_cluster_builder_list(b, "ps", o->ps_hosts));
-    if (o->worker_hosts)
-        TRN_TRY(trn_cluster_builder_list(b, "worker", o->worker_hosts));
-    if (o->chief_hosts)
-        TRN_TRY(trn_cluster_builder_list(b, "chief", o->chief_hosts));
+    const struct {
+        const char *job, *hosts;
+    } lists[] = {{"ps", o->ps_hosts}, {"worker", o->worker_hosts}, {"chief", o->chief_hosts}};
+    bool any = o->jobs.n > 0;
+    /* Start scripts pass every list, also the empty one of a job without tasks. */
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i].hosts && *lists[i].hosts) {
+            TRN_TRY(trn_cluster_builder_list(b, lists[i].job, lists[i].hosts));
+            any = true;
+        }
+    if (!any)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "every list of hosts is empty: the cluster has no task");
     for (int i = 0; i < o->jobs.n; i++) {
         const char *eq = strchr(o->jobs.v[i], '=');
         if (!eq)

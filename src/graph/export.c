@@ -1,6 +1,28 @@
 /* Arrays → GraphDef. The message lives in the caller's arena and points into the graph for names and tensor bytes. */
 #include "graph/graph_priv.h"
 
+/* A peer of TensorFlow 1 refuses a node without one of its attrs; later ones fill defaults in themselves, and sending none keeps attrs that they do not
+   know yet away from them. So the defaults are spelled out only in a TensorFlow 1 client's graph, and only those that TensorFlow 1 had. */
+#define TENSORFLOW_1 134 /* the GraphDef version of 1.15 */
+
+static bool is_later(const char *op, const char *attr)
+{
+    static const char *const all[] = {"allow_missing_files", "allowed_devices", "debug_name", "exponential_avg_factor", "leakyrelu_alpha",
+        "metadata", "multiply_linear_by_lr", "offset", "replicate_on_split", "resize_if_index_out_of_bounds", "sparse_gradient", "Tk", "Tsegmentids"};
+    static const struct {
+        const char *op, *attr;
+    } some[] = {{"AssignVariableOp", "validate_shape"}, {"ConcatOffset", "shape_type"}, {"TopKV2", "index_type"},
+        {"DepthwiseConv2dNative", "explicit_paddings"}, {"DepthwiseConv2dNativeBackpropFilter", "explicit_paddings"},
+        {"DepthwiseConv2dNativeBackpropInput", "explicit_paddings"}, {"MaxPool", "explicit_paddings"}, {"MaxPoolGrad", "explicit_paddings"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(attr, all[i]) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (strcmp(attr, some[i].attr) == 0 && strcmp(op, some[i].op) == 0)
+            return true;
+    return false;
+}
+
 static bool is_default(const trn_opdef *def, const trn_attr *attr)
 {
     for (int i = 0; def && i < def->n_attrs; i++)
@@ -30,10 +52,11 @@ static Tensorflow__NodeDef *node_to_pb(trn_arena *a, const trn_graph *g, const t
         memcpy(s + 1, from, n);
         pb->input[pb->n_input++] = s;
     }
+    bool old = g->producer > 0 && g->producer <= TENSORFLOW_1;
     pb->attr = trn_arena_alloc(a, (size_t)TRN_MAX(nd->n.n_attrs, 1) * sizeof *pb->attr);
     for (int i = 0; i < nd->n.n_attrs; i++) {
         const trn_attr *attr = &nd->n.attrs[i];
-        if (is_default(nd->n.def, attr))
+        if (is_default(nd->n.def, attr) && (!old || is_later(nd->n.op, attr->name)))
             continue;
         Tensorflow__NodeDef__AttrEntry *e = trn_arena_alloc(a, sizeof *e);
         tensorflow__node_def__attr_entry__init(e);

@@ -153,6 +153,13 @@ class Serve(Case):
         self.assertIn(f"I am /job:worker/replica:0/task:0, serving at grpc://127.0.0.1:{b}", log)
         self.assertIn(f"ps[0 127.0.0.1:{a}] worker[0 127.0.0.1:{b}, 1 w1:2222]", log)
 
+    def test_empty_list(self):
+        """A job without tasks, as start scripts say it."""
+        port = free_port()
+        p, target = self.start("serve", f"--ps_hosts=127.0.0.1:{port}", "--worker_hosts=", "--chief_hosts=", "--job_name=ps")
+        self.assertEqual(self.check_serves(target), ("127.0.0.1", port))
+        self.assertIn(f"cluster: ps[0 127.0.0.1:{port}]", self.end(p))
+
     def test_other_jobs(self):
         port = free_port()
         p, target = self.start("serve", f"--job=evaluator=127.0.0.1:{port}", "--job", "x=h:1,h:2", "--chief_hosts=c:1", "--job_name=evaluator")

@@ -22,6 +22,11 @@ SANITIZED = "asan" in pathlib.Path(BIN).parent.name
 PATIENCE = 60
 
 
+def tensorflow_1():
+    """Tests run with several TensorFlows (tools/venv); what only the old one does otherwise asks here."""
+    return sys.modules["tensorflow"].__version__.startswith("1.")
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "asan: also run on the sanitized build by `make test`")
     config.addinivalue_line("markers", "slow: takes more than half a minute; run by `make test-all`")

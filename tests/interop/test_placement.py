@@ -2,6 +2,8 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+from conftest import tensorflow_1
+
 W, P0, P1 = "/job:worker/task:0", "/job:ps/task:0", "/job:ps/task:1"
 MIXES = [("trn", "trn"), ("tf", "trn"), ("trn", "tf")]  # ps, worker (which is the master)
 
@@ -61,6 +63,8 @@ PROGRAMS = [loop, nested, lambda: loop_in_branch(True), lambda: loop_in_branch(F
 @pytest.mark.asan
 @pytest.mark.parametrize("ps_kind,worker_kind", MIXES)
 def test_split_control_flow(cluster, ps_kind, worker_kind):
+    if tensorflow_1() and "tf" in (ps_kind, worker_kind):
+        pytest.skip("TensorFlow 1 numbers the frames of a loop in another way than every later one: it cannot share a loop with them either")
     c = cluster(ps=2, ps_kind=ps_kind, worker_kind=worker_kind)
     for v2 in (False, True):
         (tf.enable_control_flow_v2 if v2 else tf.disable_control_flow_v2)()

@@ -376,7 +376,7 @@ def test_failing_op(fresh, device):
     with session(fresh) as s:
         with pytest.raises(tf.errors.InvalidArgumentError, match="Input to reshape is a tensor with 6 values, but the requested shape has 4") as e:
             s.run(total, {x: np.ones(6), n: [2, 2]})
-        assert e.value.op is bad.op and "{{node does_not_fit}}" in str(e.value)
+        assert e.value.op is bad.op and "node does_not_fit" in str(e.value)  # the braces are gone where the client put the source line
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 9 is not in \[0, 6\)") as e:
             s.run(pick, {x: np.ones(6), n: [0, 9]})
         assert "far_out" in str(e.value)

@@ -293,7 +293,7 @@ static void exports_what_it_imported(void **state)
         "attr { key: 'b' value { list { b: true b: false } } } attr { key: 'fl' value { f: 0.5 } } "
         "attr { key: 't' value { tensor { dtype: DT_STRING tensor_shape { dim { size: 2 } } string_val: 'x' "
         "string_val: 'yy' } } } "
-        "attr { key: 'p' value { placeholder: 'Q' } } } versions { producer: 7 }");
+        "attr { key: 'p' value { placeholder: 'Q' } } } versions { producer: 1645 }");
     trn_arena *a = trn_arena_new();
     Tensorflow__GraphDef *gd = trn_graph_export(a, g);
     assert_int_equal(gd->n_node, g->n);
@@ -329,6 +329,39 @@ static void exports_what_it_imported(void **state)
     trn_graph_free(h);
     trn_arena_free(a);
     trn_graph_free(g);
+}
+
+static bool has_attr(const Tensorflow__NodeDef *nd, const char *name)
+{
+    for (size_t i = 0; i < nd->n_attr; i++)
+        if (strcmp(nd->attr[i]->key, name) == 0)
+            return true;
+    return false;
+}
+
+/* TensorFlow 1 wants its defaults spelled out, but not the attrs that came after it. */
+static void exports_defaults_for_tensorflow_1(void **state)
+{
+    static const struct {
+        const char *version;
+        bool old;
+    } c[] = {{"134", true}, {"135", false}, {"0", false}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char text[500];
+        snprintf(text, sizeof text,
+            "node { name: 'v' op: 'VarHandleOp' attr { key: 'dtype' value { type: DT_FLOAT } } "
+            "attr { key: 'shape' value { shape { } } } } versions { producer: %s }",
+            c[i].version);
+        trn_graph *g = graph_of(text);
+        trn_arena *a = trn_arena_new();
+        const Tensorflow__NodeDef *nd = trn_graph_export(a, g)->node[0];
+        assert_true(has_attr(nd, "dtype") && has_attr(nd, "shape"));
+        assert_int_equal(has_attr(nd, "container"), c[i].old);
+        assert_int_equal(has_attr(nd, "shared_name"), c[i].old);
+        assert_false(has_attr(nd, "allowed_devices") || has_attr(nd, "debug_name"));
+        trn_arena_free(a);
+        trn_graph_free(g);
+    }
 }
 
 /* ---- prune ---------------------------------------------------------------------------------------------------- */
@@ -464,6 +497,7 @@ int main(void)
         cmocka_unit_test(parses_tensor_names),
         cmocka_unit_test(builds_copies_and_compacts),
         cmocka_unit_test(exports_what_it_imported),
+        cmocka_unit_test(exports_defaults_for_tensorflow_1),
         cmocka_unit_test(prunes_to_what_is_needed),
         cmocka_unit_test(prunes_loops_whole),
         cmocka_unit_test(prune_errors_are_tensorflows),

@@ -278,6 +278,9 @@ static trn_err fold(bool *done, opt *p, trn_gnode *nd)
     *done = false;
     if (nd->n.n_out == 0 || nd->n.n_in == 0 || p->tainted[nd->id])
         return TRN_OK;
+    for (int i = 0; i < nd->n.n_out; i++)
+        if (nd->n.out_types[i] == TRN_VARIANT || nd->n.out_types[i] == TRN_RESOURCE)
+            return TRN_OK; /* has no form as a constant that can be sent */
     trn_tensor **ins = trn_xalloc((size_t)(nd->n.n_in + nd->n.n_out) * sizeof *ins), **outs = ins + nd->n.n_in;
     bool all = true, have = fold_shape(p, nd, outs);
     for (int i = 0; i < nd->n.n_in && !have; i++)

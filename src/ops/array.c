@@ -1,5 +1,6 @@
 /* Shapes as values, new views of old bytes, constants, and putting together and taking apart along an axis. */
 #include "ops/kern.h"
+#include "ops/variant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -216,8 +217,11 @@ static trn_err k_zeros_like(trn_kctx *k)
 {
     trn_tensor *y;
     const trn_tensor *x = trn_in(k, 0);
-    if (x->dtype == TRN_VARIANT)
-        return trn_errorf(TRN_UNIMPLEMENTED, "ZerosLike of variants is not supported");
+    if (x->dtype == TRN_VARIANT) {
+        TRN_TRY(trn_tensor_zeros_like(&y, x));
+        trn_out_set(k, 0, y);
+        return TRN_OK;
+    }
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
     trn_zero_elems(y, 0, y->count);
     return TRN_OK;

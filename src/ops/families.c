@@ -11,10 +11,12 @@
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_gather)                                                                                                  \
+    X(trn_ops_list)                                                                                                    \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_nn_small)                                                                                                \
+    X(trn_ops_optional)                                                                                                \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \
@@ -27,6 +29,7 @@
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \
+    X(trn_ops_tensor_array)                                                                                            \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

@@ -8,6 +8,7 @@
 #endif
 
 #include "ops/kern.h"
+#include "ops/variant.h"
 #include "ops/vmath.h"
 
 /* a and b are the elements, T their type, W the unsigned type that wraps. Three loops: both walk, or one stays. */
@@ -325,6 +326,21 @@ static void addn_part(void *arg, int64_t lo, int64_t hi)
     }
 }
 
+static trn_err addn_variants(trn_kctx *k)
+{
+    trn_tensor *sum = trn_tensor_ref(trn_in(k, 0));
+    for (int i = 1; i < k->n_in; i++) {
+        trn_tensor *next;
+        trn_err err = trn_tensor_sum(&next, sum, trn_in(k, i));
+        trn_tensor_unref(sum);
+        if (err)
+            return err;
+        sum = next;
+    }
+    trn_out_set(k, 0, sum);
+    return TRN_OK;
+}
+
 static trn_err k_addn(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -338,6 +354,8 @@ static trn_err k_addn(trn_kctx *k)
         trn_out_set(k, 0, trn_tensor_ref(x));
         return TRN_OK;
     }
+    if (x->dtype == TRN_VARIANT)
+        return addn_variants(k);
     addn_job j = {.k = k, .add = b_add.f[trn_is_half(x->dtype) ? TRN_FLOAT : x->dtype], .size = trn_dtype_size(x->dtype)};
     /* Input 0 or 1 may become the result: both are read before y is first written. */
     TRN_TRY(trn_out_like(&j.y, k, 0, trn_tensor_sole(x) ? 0 : 1));
@@ -380,7 +398,7 @@ const trn_op trn_ops_math_binary[] = {
     {"LeftShift", B2("int"), trn_sh_bcast, k_shl, 0},
     {"RightShift", B2("int"), trn_sh_bcast, k_shr, 0},
     {"Complex", "real:T, imag:T -> out:Tout; T:f32|f64=f32, Tout:c64|c128=c64", trn_sh_bcast, k_complex, 0},
-    {"AddN", "inputs:N*T -> sum:T; N:int>=1, T:num", trn_sh_merge, k_addn, 0},
+    {"AddN", "inputs:N*T -> sum:T; N:int>=1, T:num|var", trn_sh_merge, k_addn, 0},
     {"AccumulateNV2", "inputs:N*T -> sum:T; N:int>=1, T:num, shape:shape", trn_sh_merge, k_addn, 0},
     {0},
 };

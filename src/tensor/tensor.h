@@ -58,14 +58,18 @@ trn_handle *trn_handle_ref(trn_handle *h);
 void trn_handle_unref(trn_handle *h);
 
 /* Anything that travels in a variant: lists, datasets, optionals. The object starts with this head. */
+typedef struct trn_variant trn_variant;
 typedef struct trn_variant_type {
     const char *name; /* TensorFlow's type name, e.g. "tensorflow::TensorList" */
     void (*free)(void *obj);
+    /* For AddN and ZerosLike; NULL: there is no such thing. Both arguments are of this type. */
+    trn_err (*add)(trn_variant **out, const trn_variant *a, const trn_variant *b);
+    trn_err (*zeros_like)(trn_variant **out, const trn_variant *v);
 } trn_variant_type;
-typedef struct trn_variant {
+struct trn_variant {
     _Atomic uint32_t ref;
     const trn_variant_type *type;
-} trn_variant;
+};
 trn_variant *trn_variant_ref(trn_variant *v);
 void trn_variant_unref(trn_variant *v);
 

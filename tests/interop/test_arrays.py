@@ -1,0 +1,217 @@
+"""TensorArrays and TensorLists op by op, with what they refuse, against TensorFlow's own session."""
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops import gen_data_flow_ops as g
+from tensorflow.python.ops import gen_list_ops as gl
+
+import both
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture
+def target(fresh):
+    return fresh.target("worker")
+
+
+def chain(flow, *ops):
+    """Array ops one after the other, each on the flow of the one before."""
+    for op in ops:
+        flow = op(flow)
+    return flow
+
+
+def array(size=3, dtype=tf.float32, **kw):
+    h, flow = g.tensor_array_v3(size=size, dtype=dtype, **kw)
+    return h, flow
+
+
+def write(h, i, v):
+    return lambda flow: g.tensor_array_write_v3(h, i, v, flow)
+
+
+def test_write_read_gather_concat(target):
+    for clear in (True, False):
+        h, flow = array(3, clear_after_read=clear)
+        flow = chain(flow, write(h, 0, [1.0, 2.0]), write(h, 2, [3.0, 4.0]), write(h, 1, [5.0, 6.0]))
+        r = g.tensor_array_read_v3(h, 1, flow, tf.float32)
+        both.same(target, r)
+        both.same(target, g.tensor_array_gather_v3(h, [2, 0], flow, tf.float32))
+        both.same(target, g.tensor_array_gather_v3(h, [2, 2], flow, tf.float32))  # fails if cleared
+        both.same(target, g.tensor_array_concat_v3(h, flow, tf.float32))
+        both.same(target, g.tensor_array_size_v3(h, flow))
+        with tf1.control_dependencies([r]):
+            both.same(target, g.tensor_array_read_v3(h, 1, flow, tf.float32))
+            both.same(target, write(h, 1, [0.0, 0.0])(flow))
+        with tf1.control_dependencies([flow]):
+            closed = g.tensor_array_close_v3(h)
+        with tf1.control_dependencies([closed]):
+            both.same(target, g.tensor_array_read_v3(h, 1, flow, tf.float32))
+
+
+def test_scatter_split_and_every_dtype(target):
+    for t in (np.float32, np.float64, np.float16, np.int32, np.int64, np.int8, np.uint8, np.complex64, np.bool_, object):
+        v = np.array([b"a", b"", b"ccc"], object) if t is object else np.array([1, 0, 3]).astype(t)
+        dt = tf.string if t is object else tf.as_dtype(t)
+        h, flow = array(3, dt)
+        flow = g.tensor_array_scatter_v3(h, [2, 0, 1], v, flow)
+        both.same(target, g.tensor_array_gather_v3(h, [0, 1, 2], flow, dt))
+        h, flow = array(2, dt)
+        flow = g.tensor_array_split_v3(h, v, tf.constant([1, 2], tf.int64), flow)
+        both.same(target, [g.tensor_array_concat_v3(h, flow, dt)])
+        h, flow = array(2, dt)
+        flow = g.tensor_array_split_v3(h, v, tf.constant([3, 0], tf.int64), flow)
+        both.same(target, [g.tensor_array_read_v3(h, 1, flow, dt)])
+        h, flow = array(1, dt, element_shape=[2])
+        both.same(target, g.tensor_array_read_v3(h, 0, flow, dt))  # zeros, but there are none of strings
+
+
+def test_what_arrays_refuse(target):
+    h, flow = array(2)
+    w = write(h, 0, [1.0])(flow)
+    for t in (
+        write(h, 2, [1.0])(flow),
+        write(h, -1, [1.0])(flow),
+        write(h, 0, [2.0])(w),
+        write(h, 0, tf.constant([2]))(flow),
+        g.tensor_array_read_v3(h, 1, w, tf.float32),
+        g.tensor_array_read_v3(h, 2, w, tf.float32),
+        g.tensor_array_read_v3(h, -1, w, tf.float32),
+        g.tensor_array_read_v3(h, 0, w, tf.int32),
+        g.tensor_array_gather_v3(h, tf.constant([], tf.int32), w, tf.float32),
+        g.tensor_array_gather_v3(h, [0], w, tf.float32, element_shape=[2]),
+        g.tensor_array_gather_v3(h, tf.constant([], tf.int32), w, tf.float32, element_shape=[2, 3]),
+        g.tensor_array_gather_v3(h, [0, 1], write(h, 1, [1.0, 2.0])(w), tf.float32),
+        g.tensor_array_concat_v3(h, write(h, 1, 3.0)(w), tf.float32),
+        g.tensor_array_scatter_v3(h, [0, 1], tf1.placeholder_with_default([1.0], None), flow),
+        g.tensor_array_scatter_v3(h, [0, 5], [1.0, 2.0], flow),
+        g.tensor_array_split_v3(h, [1.0], tf.constant([1], tf.int64), flow),
+        g.tensor_array_split_v3(h, [1.0], tf.constant([1, 1], tf.int64), flow),
+    ):
+        both.same(target, t)
+    both.same(target, array(tf1.placeholder_with_default(-1, ()))[1])
+    h, flow = array(1, element_shape=[None, 2])
+    both.same(target, write(h, 0, tf1.placeholder_with_default([[1.0]], None))(flow))
+    h, flow = array(0, dynamic_size=True, identical_element_shapes=True)
+    both.same(target, g.tensor_array_size_v3(h, write(h, 4, [1.0])(flow)))
+    both.same(target, write(h, 1, [1.0, 2.0])(write(h, 0, [1.0])(flow)))
+    h, flow = array(0, dynamic_size=True, element_shape=[2])
+    both.same(target, g.tensor_array_gather_v3(h, [0, 1], write(h, 1, [1.0, 2.0])(flow), tf.float32))
+
+
+def test_gradient_arrays(target):
+    h, flow = array(3, clear_after_read=False)
+    flow = chain(flow, write(h, 0, [1.0, 2.0]), write(h, 1, [3.0, 4.0]))
+    gh, gf = g.tensor_array_grad_v3(h, flow, source="gradients")
+    gf = chain(gf, write(gh, 0, [10.0, 20.0]), write(gh, 0, [1.0, 1.0]))
+    again, _ = g.tensor_array_grad_v3(h, gf, source="gradients")
+    other, of = g.tensor_array_grad_v3(h, gf, source="gradients_1")
+    for t in (
+        g.tensor_array_read_v3(again, 0, gf, tf.float32),
+        g.tensor_array_gather_v3(gh, [0, 1], gf, tf.float32),
+        g.tensor_array_read_v3(gh, 2, gf, tf.float32),
+        g.tensor_array_read_v3(other, 0, of, tf.float32),
+        write(gh, 1, [1.0])(gf),
+        g.tensor_array_grad_v3(gh, gf, source="x")[1],
+        write(h, 3, [1.0, 2.0])(gf),
+    ):
+        both.same(target, t)
+    ph, pf = g.tensor_array_grad_with_shape(h, flow, [2], source="s")
+    both.same(target, g.tensor_array_read_v3(ph, 0, pf, tf.float32))
+
+
+F = tf.float32
+
+
+def lst(n=3, shape=(2,), t=F):
+    v = np.arange(n * int(np.prod(shape))).reshape((n,) + tuple(shape))
+    return gl.tensor_list_from_tensor(tf.cast(v, t), tf.constant(shape, tf.int32))
+
+
+def stack(h, shape=-1, t=F, n=-1):
+    return gl.tensor_list_stack(h, shape, t, n)
+
+
+def test_lists(target):
+    h = lst()
+    r = gl.tensor_list_reserve(tf.constant([2], tf.int32), 3, F)
+    u = gl.tensor_list_reserve(tf.constant(-1, tf.int32), 3, F)
+    e = gl.empty_tensor_list([2], 4, F)
+    set1 = gl.tensor_list_set_item(r, 1, [5.0, 6.0])
+    uset = gl.tensor_list_set_item(u, 2, [5.0, 6.0, 7.0])
+    for t in (
+        [stack(h), stack(r), stack(set1), stack(uset)],
+        [stack(gl.tensor_list_push_back(h, [9.0, 9.0])), stack(h)],
+        gl.tensor_list_get_item(set1, 1, [2], F),
+        gl.tensor_list_get_item(set1, 0, [2], F),
+        gl.tensor_list_get_item(uset, 0, -1, F),
+        gl.tensor_list_get_item(u, 0, [3], F),
+        [gl.tensor_list_length(h), gl.tensor_list_length(e), gl.tensor_list_element_shape(h, tf.int32), gl.tensor_list_element_shape(u, tf.int64)],
+        [stack(gl.tensor_list_pop_back(h, [2], F)[0]), gl.tensor_list_pop_back(h, [2], F)[1], gl.tensor_list_pop_back(r, [2], F)[1]],
+        stack(gl.tensor_list_resize(h, 5)),
+        stack(gl.tensor_list_resize(h, 1)),
+        [gl.tensor_list_gather(h, [2, 0, 0], [2], F), gl.tensor_list_gather(uset, [0, 2], -1, F)],
+        stack(gl.tensor_list_scatter(tf.constant([[1.0], [2.0]]), [3, 1], [1])),
+        stack(gl.tensor_list_scatter_v2(tf.constant([[1.0], [2.0]]), [3, 1], [1], 6)),
+        stack(gl.tensor_list_scatter_into_existing_list(h, tf.constant([[1.0, 2.0]]), [3])),
+        gl.tensor_list_concat(lst(2, (2, 2)), F),
+        gl.tensor_list_concat_v2(gl.tensor_list_set_item(r, 1, [5.0, 6.0]), [2], tf.constant([], tf.int64), F),
+        gl.tensor_list_concat_v2(gl.tensor_list_set_item(u, 1, [5.0]), [-1], tf.constant([2, 1, 3], tf.int64), F),
+        [stack(gl.tensor_list_concat_lists(h, h, F))],
+        gl.tensor_list_get_item(gl.tensor_list_split(tf.constant([1.0, 2.0, 3.0]), [-1], tf.constant([1, 2], tf.int64)), 1, -1, F),
+        stack(gl.tensor_list_set_item(h, 6, [1.0, 1.0], resize_if_index_out_of_bounds=True)),
+        stack(tf1.add_n([h, set1, h])),
+        stack(tf.zeros_like(h)),
+        stack(tf1.add_n([uset, gl.tensor_list_set_item(u, 0, [1.0, 1.0, 1.0])])),
+        stack(gl.empty_tensor_list([2], 4, F), [2]),
+    ):
+        both.same(target, t)
+
+
+def test_lists_of_lists_and_batches(target):
+    inner = lst()
+    outer = gl.tensor_list_push_back(gl.empty_tensor_list(tf.constant([], tf.int32), -1, tf.variant), inner)
+    outer = gl.tensor_list_push_back(outer, gl.tensor_list_push_back(inner, [9.0, 9.0]))
+    got = gl.tensor_list_get_item(outer, 1, tf.constant([], tf.int32), tf.variant)
+    total = gl.tensor_list_get_item(tf1.add_n([outer, outer]), 1, tf.constant([], tf.int32), tf.variant)
+    batch = gl.tensor_list_push_back_batch(tf.stack([inner, inner]), [[1.0, 2.0], [3.0, 4.0]])
+    both.same(target, [stack(got), stack(total), stack(batch[0]), stack(batch[1])])
+
+
+def test_what_lists_refuse(target):
+    p = tf1.placeholder_with_default  # hides from the client what only the kernels should find
+    h, u = p(lst(), ()), p(gl.tensor_list_reserve(tf.constant(-1, tf.int32), 3, F), ())
+    any1 = p(np.array([1.0], np.float32), None)
+    for t in (
+        stack(h, n=2),
+        stack(u),
+        stack(h, p([3], None)),
+        stack(h, t=tf.int32),
+        stack(gl.empty_tensor_list(-1, -1, F)),
+        gl.tensor_list_push_back(h, any1),
+        gl.tensor_list_push_back(gl.empty_tensor_list([1], 0, F), any1),
+        gl.tensor_list_pop_back(gl.empty_tensor_list([1], 0, F), [1], F)[1],
+        gl.tensor_list_get_item(h, 3, [2], F),
+        gl.tensor_list_get_item(u, 0, -1, F),
+        gl.tensor_list_set_item(h, 3, [1.0, 1.0]),
+        gl.tensor_list_set_item(h, 0, any1),
+        gl.tensor_list_gather(h, [3], [2], F),
+        gl.tensor_list_gather(u, [-1], [2], F),
+        gl.tensor_list_resize(h, p(-1, ())),
+        gl.tensor_list_reserve(tf.constant([2], tf.int32), p(-1, ()), F),
+        gl.tensor_list_reserve(p(5, None), 1, F),
+        gl.tensor_list_scatter(any1, p([-1], None), tf.constant([], tf.int32)),
+        gl.tensor_list_scatter(any1, [0, 1], tf.constant([], tf.int32)),
+        gl.tensor_list_split(any1, [-1], tf.constant([2], tf.int64)),
+        gl.tensor_list_split(any1, [-1], tf.constant([-1, 2], tf.int64)),
+        gl.tensor_list_split(any1, p(np.array([], np.int32), None), tf.constant([1], tf.int64)),
+        gl.tensor_list_concat(lst(2, ()), F)[0],
+        gl.tensor_list_concat(u, F)[0],
+        gl.tensor_list_concat_lists(h, lst(2, (3,)), F),
+        tf1.add_n([h, lst(2)]),
+        tf1.add_n([h, lst(3, (2,), tf.int32)]),
+    ):
+        if t.dtype == tf.variant:
+            t = gl.tensor_list_length(t)
+        both.same(target, t)

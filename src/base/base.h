@@ -78,6 +78,8 @@ void trn_buf_unref(trn_buf *b);
 static inline bool trn_buf_sole(trn_buf *b) { return atomic_load_explicit(&b->ref, memory_order_acquire) == 1; }
 void trn_buf_pool_limit(size_t bytes); /* how much freed memory stays cached; default 1/8 of RAM */
 void trn_buf_pool_trim(size_t keep_bytes);
+/* Gives one buffer that nobody wanted for some seconds back to the kernel; to be called again, not before the time that it returns. */
+uint64_t trn_buf_pool_age(uint64_t now_ns);
 /* Of the large ones, in whole size classes. */
 typedef struct trn_buf_stats { size_t live_bytes, cached_bytes, hits, misses; } trn_buf_stats;
 trn_buf_stats trn_buf_pool_stats(void);

@@ -3,7 +3,8 @@
  * A fresh mapping costs a page fault per 4 KiB at first touch, which is more than the copy that fills it. So freed large
  * buffers stay mapped on a list per size class (four classes per power of two: at most a quarter is wasted) and the next
  * buffer of that class finds warm pages. When the budget is full, the class that was used longest ago gives way: a
- * one-off restore cannot push out the sizes that every step uses.
+ * one-off restore cannot push out the sizes that every step uses. What nobody wanted for some seconds goes back to the kernel
+ * (trn_buf_pool_age): the fewest that a class had in its list over an interval is how many it could do without.
  *
  * Small ones (< 64 KiB) are one aligned malloc, head and bytes together; freed ones of 1 KiB and more wait on a short list per power of two,
  * because aligned allocations of such sizes make malloc split and merge all the time (a step that moves 200 small variables frees 400).
@@ -38,6 +39,9 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_FROM ((size_t)4 << 20)
 #define SMALL_HEAD 64
+#define AGE_INTERVAL (UINT64_C(3) * 1000000000) /* unused for one to two of these: given back */
+#define AGE_PAUSE (UINT64_C(10) * 1000000)
+#define AGE_KEEP ((size_t)1 << 20)
 
 /* Our own buffers; `b` comes first, so a trn_buf without `release` is one of these. */
 typedef struct own {
@@ -51,6 +55,7 @@ static struct {
     struct {
         pthread_mutex_t mu;
         own *list;
+        size_t n, low, cold;      /* length of the list; its least in this interval; how many were not needed in the last one */
         _Atomic uint64_t used_at; /* pool.tick when it last served or took a buffer */
     } cls[N_CLASS];
     _Atomic uint64_t tick;
@@ -119,12 +124,16 @@ static void unmap_own(own *o)
 
 static uint64_t tick(void) { return atomic_fetch_add_explicit(&pool.tick, 1, memory_order_relaxed) + 1; }
 
-static own *cache_pop(int c)
+static own *cache_pop(int c, bool only_cold)
 {
     pthread_mutex_lock(&pool.cls[c].mu);
-    own *o = pool.cls[c].list;
-    if (o)
+    own *o = only_cold && pool.cls[c].cold == 0 ? NULL : pool.cls[c].list;
+    if (o) {
         pool.cls[c].list = o->next;
+        size_t n = --pool.cls[c].n;
+        pool.cls[c].low = TRN_MIN(pool.cls[c].low, n);
+        pool.cls[c].cold = TRN_MIN(pool.cls[c].cold - only_cold, n);
+    }
     pthread_mutex_unlock(&pool.cls[c].mu);
     if (o)
         atomic_fetch_sub_explicit(&pool.cached, class_size(c), memory_order_relaxed);
@@ -139,6 +148,7 @@ static void cache_push(own *o)
     pthread_mutex_lock(&pool.cls[c].mu);
     o->next = pool.cls[c].list;
     pool.cls[c].list = o;
+    pool.cls[c].n++;
     pthread_mutex_unlock(&pool.cls[c].mu);
     atomic_fetch_add_explicit(&pool.cached, class_size(c), memory_order_relaxed);
 }
@@ -162,7 +172,7 @@ static bool evict_one(void)
     }
     if (best < 0)
         return false;
-    own *o = cache_pop(best);
+    own *o = cache_pop(best, false);
     if (o)
         unmap_own(o);
     return true; /* when somebody else took it first, the caller's sum has changed as well */
@@ -172,6 +182,40 @@ void trn_buf_pool_trim(size_t keep_bytes)
 {
     while (atomic_load_explicit(&pool.cached, memory_order_relaxed) > keep_bytes && evict_one())
         ;
+}
+
+static bool evict_cold(void)
+{
+    for (int c = N_CLASS - 1; c >= 0; c--) {
+        if (atomic_load_explicit(&pool.cls[c].used_at, memory_order_relaxed) == 0)
+            continue;
+        own *o = cache_pop(c, true);
+        if (o) {
+            unmap_own(o);
+            return true;
+        }
+    }
+    return false;
+}
+
+uint64_t trn_buf_pool_age(uint64_t now_ns)
+{
+    static _Atomic uint64_t interval_end;
+    if (atomic_load_explicit(&pool.cached, memory_order_relaxed) > AGE_KEEP && evict_cold())
+        return now_ns + AGE_PAUSE; /* one at a time: the caller has other things to do */
+    uint64_t end = atomic_load(&interval_end);
+    if (now_ns >= end && atomic_compare_exchange_strong(&interval_end, &end, now_ns + AGE_INTERVAL)) {
+        for (int c = 0; c < N_CLASS; c++) {
+            if (atomic_load_explicit(&pool.cls[c].used_at, memory_order_relaxed) == 0)
+                continue;
+            pthread_mutex_lock(&pool.cls[c].mu);
+            pool.cls[c].cold = pool.cls[c].low;
+            pool.cls[c].low = pool.cls[c].n;
+            pthread_mutex_unlock(&pool.cls[c].mu);
+        }
+        return now_ns + AGE_PAUSE;
+    }
+    return end > now_ns ? end : now_ns + AGE_INTERVAL;
 }
 
 void trn_buf_pool_limit(size_t bytes)
@@ -275,7 +319,7 @@ trn_err trn_buf_new(trn_buf **out, size_t size)
         return no_room(size);
     size_t len = class_size(c);
     atomic_store_explicit(&pool.cls[c].used_at, tick(), memory_order_relaxed);
-    own *o = cache_pop(c);
+    own *o = cache_pop(c, false);
     if (o) {
         atomic_fetch_add_explicit(&pool.hits, 1, memory_order_relaxed);
     } else {

@@ -26,6 +26,7 @@ struct trn_server {
     int port;
     char *target;
     char **allow_paths;
+    trn_timer age; /* on the first loop: freed buffers that stay unused go back to the kernel */
 };
 
 /* ---- what /metrics tells ------------------------------------------------------------------------------------------ */
@@ -60,6 +61,13 @@ static void add_gauges(trn_server *s)
     };
     for (size_t i = 0; i < TRN_COUNTOF(rows); i++)
         trn_metric_gauge(rows[i].name, rows[i].help, rows[i].read, s);
+}
+
+/* [loop] */
+static void age_buffers(void *arg)
+{
+    trn_server *s = arg;
+    trn_timer_start(s->loops[0], &s->age, trn_buf_pool_age(trn_now_ns()), age_buffers, s);
 }
 
 /* ---- start -------------------------------------------------------------------------------------------------------- */
@@ -125,6 +133,7 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     char *address = trn_address_join(*me->host ? me->host : "localhost", s->port);
     s->target = trn_xasprintf("grpc://%s", address);
     free(address);
+    trn_loop_post(s->loops[0], age_buffers, s);
     return TRN_OK;
 }
 

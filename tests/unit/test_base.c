@@ -210,6 +210,40 @@ static void buf_pool(void **state)
     trn_buf_pool_limit((size_t)256 << 20);
 }
 
+/* Ages the pool as a timer would, from `*now` for `seconds`. */
+static void age(uint64_t *now, int seconds)
+{
+    uint64_t end = *now + (uint64_t)seconds * 1000000000;
+    while (*now < end)
+        *now = trn_buf_pool_age(*now);
+}
+
+static void buf_pool_ages(void **state)
+{
+    uint64_t now = trn_now_ns();
+    trn_buf_pool_trim(0);
+    age(&now, 10);
+    /* Five were in use once; then every second one of them is, for a while. */
+    trn_buf *b[5];
+    for (int i = 0; i < 5; i++)
+        b[i] = buf_of(8 << 20);
+    for (int i = 0; i < 5; i++)
+        trn_buf_unref(b[i]);
+    assert_int_equal(trn_buf_pool_stats().cached_bytes, 40 << 20);
+    age(&now, 1);
+    assert_int_equal(trn_buf_pool_stats().cached_bytes, 40 << 20);
+    size_t misses = trn_buf_pool_stats().misses;
+    for (int i = 0; i < 12; i++) {
+        b[0] = buf_of(8 << 20);
+        age(&now, 1);
+        trn_buf_unref(b[0]);
+    }
+    assert_int_equal(trn_buf_pool_stats().cached_bytes, 8 << 20); /* the one that is used stays warm, the others are gone */
+    assert_int_equal(trn_buf_pool_stats().misses, misses);
+    age(&now, 10);
+    assert_int_equal(trn_buf_pool_stats().cached_bytes, 0);
+}
+
 static int released;
 static void release(void *arg, trn_buf *b)
 {
@@ -596,7 +630,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(err_values),      cmocka_unit_test(arena),      cmocka_unit_test(sb),
-        cmocka_unit_test(buf_sizes),       cmocka_unit_test(buf_pool),   cmocka_unit_test(buf_foreign),
+        cmocka_unit_test(buf_sizes),       cmocka_unit_test(buf_pool), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
         cmocka_unit_test(buf_threads),     cmocka_unit_test(map_model),  cmocka_unit_test(map_edges),
         cmocka_unit_test(hashes),          cmocka_unit_test(log_lines),  cmocka_unit_test(log_threads),
         cmocka_unit_test(clock_random),    cmocka_unit_test(lock_order), cmocka_unit_test(metrics),

@@ -12,6 +12,7 @@
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
+    X(trn_ops_lookup)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \

@@ -34,6 +34,9 @@ trn_err trn_resop_init(trn_kinit *ki)
     trn_mutex_init(&s->mu, TRN_RANK_LEAF);
     s->mgr = ki->resmgr ? trn_resmgr_ref(ki->resmgr) : NULL;
     s->container = trn_xstrdup(*container ? container : DEFAULT_CONTAINER);
+    bool by_node = trn_attr_bool(ki->node, "use_node_name_sharing"); /* tables have the choice */
+    if (by_node && !*shared)
+        shared = ki->node->name;
     s->is_private = !*shared;
     s->name = *shared ? trn_xstrdup(shared)
                       : trn_xasprintf("_%llu_%s", (unsigned long long)atomic_fetch_add(&counter, 1), ki->node->name);

@@ -165,6 +165,8 @@ TRN_API trn_cancel *trn_k_cancel(const trn_kctx *k);
 TRN_API trn_err trn_k_check_path(const trn_kctx *k, const char *path) TRN_MUST_USE; /* --allow-path */
 /* fn(arg, begin, end) over [0, n), in parallel when it is worth it: `grain` elements at least per piece. Returns when all are done. */
 TRN_API void trn_k_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg);
+/* How many threads one kernel may use, for those that divide their work in advance: results depend on nothing else. */
+TRN_API int trn_k_threads(const trn_kctx *k);
 /* For TRN_OP_ASYNC rows: exactly once, from any thread, after (or while) the kernel returns TRN_OK. A kernel that returns an error must
  * not call it. The context stays valid until then. */
 TRN_API void trn_k_done(trn_kctx *k, TRN_OWN trn_err err);

@@ -16,6 +16,7 @@
 typedef struct trn_exec_env {
     trn_pool *pool; /* kernels */
     trn_pool *disk; /* TRN_OP_DISK */
+    int intra;      /* threads that one kernel may use; 0: all of the pool's */
     const char *const *allow_paths; /* --allow-path; n 0: everything is allowed */
     int n_allow_paths;
 } trn_exec_env;

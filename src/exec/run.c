@@ -617,13 +617,22 @@ static void run_start(job *j)
 
 /* ---- what kernels reach through their step ------------------------------------------------------------------------- */
 
+static int api_threads(const trn_kctx *k)
+{
+    const trn_exec_env *env = ((const run *)k->step)->plan->env;
+    int n = env->pool ? trn_pool_threads(env->pool) : 1;
+    return env->intra > 0 && env->intra < n ? env->intra : n;
+}
+
 static void api_parallel_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
 {
-    trn_pool *pool = ((const run *)k->step)->plan->env->pool;
-    if (!pool || trn_loop_current())
+    const trn_exec_env *env = ((const run *)k->step)->plan->env;
+    if (env->intra > 0) /* pieces so large that no more threads find one */
+        grain = TRN_MAX(grain, (n + env->intra - 1) / env->intra);
+    if (!env->pool || trn_loop_current())
         fn(arg, 0, n);
     else
-        trn_pool_for(pool, n, grain, fn, arg);
+        trn_pool_for(env->pool, n, grain, fn, arg);
 }
 
 static trn_err api_check_path(const trn_kctx *k, const char *path)
@@ -648,6 +657,7 @@ static const trn_step_api step_api = {
     .done = api_done,
     .call = trn_exec__call,
     .parallel_for = api_parallel_for,
+    .threads = api_threads,
     .check_path = api_check_path,
     .step_resmgr = api_step_resmgr,
 };

@@ -103,6 +103,11 @@ void trn_k_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, i
         fn(arg, 0, n);
 }
 
+int trn_k_threads(const trn_kctx *k)
+{
+    return k->step && k->step->api && k->step->api->threads ? k->step->api->threads(k) : 1;
+}
+
 void trn_k_done(trn_kctx *k, trn_err err)
 {
     k->step->api->done(k, err);

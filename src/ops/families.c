@@ -9,6 +9,7 @@
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
+    X(trn_ops_conv)                                                                                                    \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
@@ -18,6 +19,7 @@
     X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_optional)                                                                                                \
+    X(trn_ops_pool)                                                                                                    \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #undef I
 
+#include "ops/fused.h"
+#include "ops/gemm.h"
 #include "ops/kern.h"
-#include "ops/vmath.h"
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TRN_NO_CLONES) && \
     !defined(__clang__)
@@ -17,16 +18,6 @@
 #else
 #define GEMM_CLONES
 #endif
-
-/* C[m,n] (row stride ldc) = or += A·B with A[i,k] at a[i·ars + k·acs], B[k,j] at b[k·brs + j·bcs]. */
-typedef struct gemm_args {
-    int64_t m, n, k;
-    const void *a, *b;
-    int64_t ars, acs, brs, bcs;
-    void *c;
-    int64_t ldc;
-    bool conj_a, conj_b;
-} gemm_args;
 
 enum { MR = 6, KC = 256, MC = 96, NC = 1024 };
 
@@ -77,7 +68,7 @@ typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
                         to[q] = q < w ? from[q * cs] : 0;                                                              \
             }                                                                                                          \
     }                                                                                                                  \
-    static bool gemm_##tag(const gemm_args *g)                                                                         \
+    static bool gemm_##tag(const trn_gemm_args *g)                                                                         \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
@@ -108,7 +99,7 @@ GEMM(double, vd, f64, 4)
 
 /* A vector times a matrix or the like: packing would cost as much as the work. */
 #define DOTS(T, tag, W)                                                                                                \
-    static bool plain_##tag(const gemm_args *g)                                                                        \
+    static bool plain_##tag(const trn_gemm_args *g)                                                                        \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
@@ -148,7 +139,7 @@ DOTS(int32_t, i32, uint32_t)
 DOTS(int64_t, i64, uint64_t)
 
 #define COMPLEX_DOTS(T, tag, conj_fn)                                                                                  \
-    static bool plain_##tag(const gemm_args *g)                                                                        \
+    static bool plain_##tag(const trn_gemm_args *g)                                                                        \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
@@ -166,7 +157,7 @@ DOTS(int64_t, i64, uint64_t)
 COMPLEX_DOTS(float _Complex, c64, conjf)
 COMPLEX_DOTS(double _Complex, c128, conj)
 
-static bool gemm_run(trn_dtype t, const gemm_args *g)
+bool trn_gemm(trn_dtype t, const trn_gemm_args *g)
 {
     bool small = g->m == 1 || g->n == 1 || g->m * g->n * g->k < 8192; /* no overflow: all three fit memory */
     switch (t) {
@@ -183,32 +174,32 @@ static bool gemm_run(trn_dtype t, const gemm_args *g)
 typedef struct gemm_job {
     trn_dtype t;
     size_t size;
-    gemm_args g;
+    trn_gemm_args g;
     _Atomic bool failed;
 } gemm_job;
 
 static void gemm_rows(void *arg, int64_t lo, int64_t hi)
 {
     gemm_job *j = arg;
-    gemm_args g = j->g;
+    trn_gemm_args g = j->g;
     g.m = hi - lo;
     g.a = (const char *)g.a + (lo * g.ars) * (int64_t)j->size;
     g.c = (char *)g.c + (lo * g.ldc) * (int64_t)j->size;
-    if (!gemm_run(j->t, &g))
+    if (!trn_gemm(j->t, &g))
         j->failed = true;
 }
 static void gemm_cols(void *arg, int64_t lo, int64_t hi)
 {
     gemm_job *j = arg;
-    gemm_args g = j->g;
+    trn_gemm_args g = j->g;
     g.n = hi - lo;
     g.b = (const char *)g.b + (lo * g.bcs) * (int64_t)j->size;
     g.c = (char *)g.c + lo * (int64_t)j->size;
-    if (!gemm_run(j->t, &g))
+    if (!trn_gemm(j->t, &g))
         j->failed = true;
 }
 
-static trn_err gemm(trn_kctx *k, trn_dtype t, const gemm_args *g)
+static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g)
 {
     gemm_job j = {.t = t, .size = trn_dtype_size(t), .g = *g};
     if (g->m == 0 || g->n == 0)
@@ -257,7 +248,7 @@ static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
     int64_t n;
     TRN_TRY(trn_count_checked(&n, &s));
     TRN_TRY(trn_out_new(y, k, 0, a->dtype, &s));
-    gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols};
+    trn_gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols};
     g.a = a->data;
     g.b = b->data;
     g.c = (*y)->data;
@@ -345,7 +336,7 @@ static trn_err batch_matmul(trn_kctx *k, bool broadcast)
     int64_t size = (int64_t)trn_dtype_size(t), na = ma.rows * ma.cols, nb = mb.rows * mb.cols, ny = ma.rows * mb.cols, batches = count / ny;
     int64_t at[TRN_MAX_RANK] = {0}, ao = 0, bo = 0;
     for (int64_t i = 0; i < batches && !e; i++) {
-        gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols, .conj_a = ta, .conj_b = tb};
+        trn_gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols, .conj_a = ta, .conj_b = tb};
         g.a = pa + ao * na * size;
         g.b = pb + bo * nb * size;
         g.c = py + i * ny * size;
@@ -391,57 +382,15 @@ static trn_err sh_batch_matmul(trn_shctx *s)
 
 /* ---- with what follows it ------------------------------------------------------------------------------------------------------- */
 
-typedef enum { ACT_NONE, ACT_RELU, ACT_RELU6, ACT_ELU, ACT_LEAKY, ACT_TANH, ACT_SIGMOID } act_kind;
-
-static void activate(float *x, int64_t n, act_kind act, float alpha)
-{
-    switch (act) {
-    case ACT_NONE: return;
-    case ACT_RELU:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] < 0 ? 0 : x[i];
-        return;
-    case ACT_RELU6:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] < 0 ? 0 : x[i] > 6 ? 6 : x[i];
-        return;
-    case ACT_ELU:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] < 0 ? trn_v_expm1f(x[i]) : x[i];
-        return;
-    case ACT_LEAKY:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = x[i] > 0 ? x[i] : alpha * x[i];
-        return;
-    case ACT_TANH:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = trn_v_tanhf(x[i]);
-        return;
-    case ACT_SIGMOID:
-        for (int64_t i = 0; i < n; i++)
-            x[i] = trn_v_sigmoidf(x[i]);
-        return;
-    }
-}
-
 /* What the master's optimiser writes: MatMul, BiasAdd and perhaps an activation in one node. */
 static trn_err k_fused_matmul(trn_kctx *k)
 {
     const trn_attr *f = trn_node_attr(k->node, "fused_ops");
-    static const struct {
-        const char *name;
-        act_kind act;
-    } acts[] = {{"Relu", ACT_RELU}, {"Relu6", ACT_RELU6}, {"Elu", ACT_ELU}, {"LeakyRelu", ACT_LEAKY}, {"Tanh", ACT_TANH}, {"Sigmoid", ACT_SIGMOID}};
     TRN_CHECK_ARG(f && f->n >= 1 && f->n <= 2 && !strcmp(f->list[0].s.p, "BiasAdd"), "fused_ops must be BiasAdd and at most one activation");
     TRN_CHECK_ARG(k->n_in == 3, "_FusedMatMul must have one extra argument: bias.");
-    act_kind act = ACT_NONE;
-    if (f->n == 2) {
-        for (size_t i = 0; i < TRN_COUNTOF(acts); i++)
-            if (!strcmp(f->list[1].s.p, acts[i].name))
-                act = acts[i].act;
-        if (act == ACT_NONE)
-            return trn_errorf(TRN_UNIMPLEMENTED, "Fusion is not implemented: [BiasAdd,%.40s]", f->list[1].s.p);
-    }
+    trn_act act = TRN_ACT_NONE;
+    if (f->n == 2 && !trn_act_of(&act, f->list[1].s.p))
+        return trn_errorf(TRN_UNIMPLEMENTED, "Fusion is not implemented: [BiasAdd,%.40s]", f->list[1].s.p);
     float alpha = trn_attr_float(k->node, "leakyrelu_alpha");
     trn_tensor *y;
     TRN_TRY(product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b")));
@@ -465,7 +414,7 @@ static trn_err k_fused_matmul(trn_kctx *k)
             trn_widen(row, TRN_DATA(y, uint16_t) + r * n, y->dtype, n);
         for (int64_t i = 0; i < n; i++)
             row[i] += bf[i];
-        activate(row, n, act, alpha);
+        trn_act_f32(row, n, act, alpha);
         if (wide)
             trn_narrow(TRN_DATA_MUT(y, uint16_t) + r * n, row, y->dtype, n);
     }

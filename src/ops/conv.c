@@ -1,0 +1,608 @@
+/* Convolutions over images and volumes, with their gradients.
+ *
+ * Everything is turned to [n, depth, rows, columns, channels] (window.h). float goes to oneDNN, one piece of the batch per task (mathlib.h); other
+ * types, and float where oneDNN has nothing good, gather patches into a matrix and multiply (gemm.h). How the batch is divided depends on the
+ * number of threads only, and so do the sums.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "ops/fused.h"
+#include "ops/gemm.h"
+#include "ops/kern.h"
+#include "ops/mathlib.h"
+#include "ops/window.h"
+
+/* ---- geometry ------------------------------------------------------------------------------------------------------------------- */
+
+static trn_err no_batch_or_depth(const trn_window *w)
+{
+    if (w->stride_n != 1 || w->stride_c != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Current implementation does not yet support strides in the batch and depth dimensions.");
+    if (w->dil_n != 1 || w->dil_c != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Current implementation does not yet support dilations in the batch and depth dimensions.");
+    return TRN_OK;
+}
+
+/* d: the input as [n, depth, rows, columns, c]; f: the filter's shape. */
+static trn_err geometry(trn_conv_geom *g, const trn_window *w, const int64_t d[5], const trn_shape *f)
+{
+    char t[TRN_SHAPE_TEXT];
+    int s = w->space;
+    TRN_CHECK_ARG(f->rank == s + 2, "convolution filter must be %d-dimensional: %s", s + 2, trn_shape_text(t, f));
+    for (int i = 0; i < f->rank; i++)
+        TRN_CHECK_ARG(f->dim[i] <= INT32_MAX, "filter too large: %s", trn_shape_text(t, f));
+    memset(g, 0, sizeof *g);
+    g->n = d[0];
+    g->ic = d[4];
+    g->oc = f->dim[s + 1];
+    TRN_CHECK_ARG(f->dim[s] > 0, "filter depth must be strictly positive, got %lld", (long long)f->dim[s]);
+    TRN_CHECK_ARG(d[4] % f->dim[s] == 0, "input depth must be evenly divisible by filter depth: %lld vs %lld", (long long)d[4], (long long)f->dim[s]);
+    g->groups = TRN_MAX(d[4] / f->dim[s], (int64_t)1);
+    for (int i = 0; i < 3; i++) {
+        g->in[i] = d[1 + i];
+        g->ker[i] = i < 3 - s ? 1 : f->dim[i - 3 + s];
+        g->stride[i] = w->stride[i];
+        g->dil[i] = w->dil[i];
+        TRN_TRY(trn_window_size(&g->out[i], &g->pad[i], &g->pad_after[i], w, i, g->in[i], g->ker[i]));
+    }
+    return TRN_OK;
+}
+
+static void out_dims(int64_t d[5], const trn_conv_geom *g)
+{
+    d[0] = g->n;
+    memcpy(d + 1, g->out, sizeof g->out);
+    d[4] = g->oc;
+}
+
+/* ---- the work ------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct conv_job {
+    trn_conv_kind kind;
+    trn_conv_geom g;
+    trn_dtype t;
+    size_t size;
+    char *input, *filter, *output; /* the kind says which is written */
+    const float *bias;             /* with `flags` */
+    int flags;
+    int64_t parts;
+    trn_conv_plan *plan[2]; /* for n / parts images and one more; NULL: our own code */
+    float *packed[2];
+    char *partial; /* BWD_FILTER: one filter per part */
+    int64_t filter_n, in_image, out_image; /* elements */
+    _Atomic(trn_err) err;
+} conv_job;
+
+static void job_failed(conv_job *j, trn_err e)
+{
+    trn_err none = NULL;
+    if (e && !atomic_compare_exchange_strong(&j->err, &none, e))
+        trn_err_free(e);
+}
+
+static int64_t part_at(const conv_job *j, int64_t p) { return j->g.n / j->parts * p + TRN_MIN(p, j->g.n % j->parts); }
+
+/* Patches of output places [lo, hi) of one image and group: rows of ker… x icg elements; places outside are 0. */
+static void gather(const conv_job *j, char *to, const char *image, int64_t group, int64_t lo, int64_t hi)
+{
+    const trn_conv_geom *g = &j->g;
+    int64_t icg = g->ic / g->groups;
+    size_t run = (size_t)icg * j->size;
+    for (int64_t o = lo; o < hi; o++) {
+        int64_t x = o % g->out[2], y = o / g->out[2] % g->out[1], z = o / (g->out[2] * g->out[1]);
+        for (int64_t kz = 0; kz < g->ker[0]; kz++) {
+            int64_t iz = z * g->stride[0] - g->pad[0] + kz * g->dil[0];
+            for (int64_t ky = 0; ky < g->ker[1]; ky++) {
+                int64_t iy = y * g->stride[1] - g->pad[1] + ky * g->dil[1];
+                bool outside = iz < 0 || iz >= g->in[0] || iy < 0 || iy >= g->in[1];
+                for (int64_t kx = 0; kx < g->ker[2]; kx++, to += run) {
+                    int64_t ix = x * g->stride[2] - g->pad[2] + kx * g->dil[2];
+                    if (outside || ix < 0 || ix >= g->in[2])
+                        memset(to, 0, run);
+                    else
+                        memcpy(to, image + (size_t)(((iz * g->in[1] + iy) * g->in[2] + ix) * g->ic + group * icg) * j->size, run);
+                }
+            }
+        }
+    }
+}
+
+/* The other way: patches are added onto the image. */
+static void scatter(const conv_job *j, char *image, const char *from, int64_t group, int64_t lo, int64_t hi)
+{
+    const trn_conv_geom *g = &j->g;
+    int64_t icg = g->ic / g->groups;
+    size_t run = (size_t)icg * j->size;
+    for (int64_t o = lo; o < hi; o++) {
+        int64_t x = o % g->out[2], y = o / g->out[2] % g->out[1], z = o / (g->out[2] * g->out[1]);
+        for (int64_t kz = 0; kz < g->ker[0]; kz++) {
+            int64_t iz = z * g->stride[0] - g->pad[0] + kz * g->dil[0];
+            for (int64_t ky = 0; ky < g->ker[1]; ky++) {
+                int64_t iy = y * g->stride[1] - g->pad[1] + ky * g->dil[1];
+                bool outside = iz < 0 || iz >= g->in[0] || iy < 0 || iy >= g->in[1];
+                for (int64_t kx = 0; kx < g->ker[2]; kx++, from += run) {
+                    int64_t ix = x * g->stride[2] - g->pad[2] + kx * g->dil[2];
+                    if (!outside && ix >= 0 && ix < g->in[2])
+                        trn_accum(TRN_ACC_ADD, j->t, image + (size_t)(((iz * g->in[1] + iy) * g->in[2] + ix) * g->ic + group * icg) * j->size, from, icg);
+                }
+            }
+        }
+    }
+}
+
+/* Our own code for images [lo, hi); `to`: the filter of BWD_FILTER, set to 0 by the caller. */
+static trn_err own_part(const conv_job *j, int64_t lo, int64_t hi, char *to)
+{
+    const trn_conv_geom *g = &j->g;
+    int64_t icg = g->ic / g->groups, ocg = g->oc / g->groups, places = g->out[0] * g->out[1] * g->out[2];
+    int64_t width = g->ker[0] * g->ker[1] * g->ker[2] * icg, block = TRN_MIN(places, TRN_MAX((int64_t)65536 / width, (int64_t)32));
+    trn_buf *buf;
+    bool grad = j->kind == TRN_CONV_BWD_FILTER;
+    TRN_TRY(trn_buf_new(&buf, (size_t)(block * width + (grad ? width * ocg : 0)) * j->size));
+    char *patches = (char *)buf->data, *sum = patches + (size_t)(block * width) * j->size;
+    bool ok = true;
+    for (int64_t i = lo; i < hi && ok; i++) {
+        char *image = j->input + (size_t)(i * j->in_image) * j->size, *out = j->output + (size_t)(i * j->out_image) * j->size;
+        if (j->kind == TRN_CONV_BWD_INPUT)
+            memset(image, 0, (size_t)j->in_image * j->size);
+        for (int64_t gr = 0; gr < g->groups && ok; gr++)
+            for (int64_t at = 0; at < places && ok; at += block) {
+                int64_t n = TRN_MIN(block, places - at);
+                char *o = out + (size_t)(at * g->oc + gr * ocg) * j->size, *f = j->filter + (size_t)(gr * ocg) * j->size;
+                if (j->kind == TRN_CONV_FWD) {
+                    gather(j, patches, image, gr, at, at + n);
+                    ok = trn_gemm(j->t, &(trn_gemm_args){.m = n, .n = ocg, .k = width, .a = patches, .ars = width, .acs = 1, .b = f, .brs = g->oc, .bcs = 1,
+                                                         .c = o, .ldc = g->oc});
+                } else if (j->kind == TRN_CONV_BWD_INPUT) {
+                    ok = trn_gemm(j->t, &(trn_gemm_args){.m = n, .n = width, .k = ocg, .a = o, .ars = g->oc, .acs = 1, .b = f, .brs = 1, .bcs = g->oc,
+                                                         .c = patches, .ldc = width});
+                    scatter(j, image, patches, gr, at, at + n);
+                } else {
+                    gather(j, patches, image, gr, at, at + n);
+                    ok = trn_gemm(j->t, &(trn_gemm_args){.m = width, .n = ocg, .k = n, .a = patches, .ars = 1, .acs = width, .b = o, .brs = g->oc, .bcs = 1,
+                                                         .c = sum, .ldc = ocg});
+                    for (int64_t r = 0; r < width; r++)
+                        trn_accum(TRN_ACC_ADD, j->t, to + (size_t)(r * g->oc + gr * ocg) * j->size, sum + (size_t)(r * ocg) * j->size, ocg);
+                }
+            }
+    }
+    trn_buf_unref(buf);
+    return ok ? TRN_OK : trn_err_oom();
+}
+
+static trn_err library_part(const conv_job *j, int64_t p, int64_t lo, float *to)
+{
+    int big = p < j->g.n % j->parts;
+    const trn_conv_plan *plan = j->plan[big];
+    float *in = (float *)(void *)j->input + lo * j->in_image, *out = (float *)(void *)j->output + lo * j->out_image;
+    if (j->kind != TRN_CONV_BWD_FILTER)
+        return trn_conv_plan_run(plan, in, j->packed[big] ? j->packed[big] : (float *)(void *)j->filter, j->bias, out);
+    if (!trn_conv_plan_packed(plan))
+        return trn_conv_plan_run(plan, in, to, NULL, out);
+    trn_buf *packed;
+    TRN_TRY(trn_buf_new(&packed, trn_conv_plan_packed(plan)));
+    trn_err e = trn_conv_plan_run(plan, in, (float *)(void *)packed->data, NULL, out);
+    if (!e)
+        e = trn_conv_plan_unpack(plan, to, packed->data);
+    trn_buf_unref(packed);
+    return e;
+}
+
+static void conv_part(void *arg, int64_t from, int64_t to)
+{
+    conv_job *j = arg;
+    for (int64_t p = from; p < to; p++) {
+        int64_t lo = part_at(j, p), hi = part_at(j, p + 1);
+        char *f = j->kind != TRN_CONV_BWD_FILTER ? NULL : j->partial ? j->partial + (size_t)(p * j->filter_n) * j->size : j->filter;
+        if (j->plan[0]) {
+            job_failed(j, library_part(j, p, lo, (float *)(void *)f));
+            continue;
+        }
+        if (f)
+            memset(f, 0, (size_t)j->filter_n * j->size);
+        job_failed(j, own_part(j, lo, hi, f));
+    }
+}
+
+static void sum_part(void *arg, int64_t lo, int64_t hi)
+{
+    conv_job *j = arg;
+    char *y = j->filter + (size_t)lo * j->size;
+    memcpy(y, j->partial + (size_t)lo * j->size, (size_t)(hi - lo) * j->size);
+    for (int64_t p = 1; p < j->parts; p++)
+        trn_accum(TRN_ACC_ADD, j->t, y, j->partial + (size_t)(p * j->filter_n + lo) * j->size, hi - lo);
+}
+
+/* Plans for the job's two part sizes; both or none. */
+static bool find_plans(conv_job *j)
+{
+    if (j->t != TRN_FLOAT)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        trn_conv_geom g = j->g;
+        g.n = j->g.n / j->parts + i;
+        if (i && j->g.n % j->parts == 0)
+            break;
+        j->plan[i] = trn_mathlib_conv(j->kind, &g, j->flags);
+        if (!j->plan[i]) {
+            trn_conv_plan_unref(j->plan[0]);
+            j->plan[0] = NULL;
+            return false;
+        }
+    }
+    return true;
+}
+
+static trn_err pack_filters(conv_job *j, trn_buf *buf[2])
+{
+    for (int i = 0; i < 2 && j->plan[i]; i++) {
+        size_t bytes = trn_conv_plan_packed(j->plan[i]);
+        if (!bytes)
+            continue;
+        if (i && buf[0] && trn_conv_plan_same_filter(j->plan[0], j->plan[1])) {
+            j->packed[1] = j->packed[0];
+            continue;
+        }
+        TRN_TRY(trn_buf_new(&buf[i], bytes));
+        j->packed[i] = (float *)(void *)buf[i]->data;
+        TRN_TRY(trn_conv_plan_pack(j->plan[i], j->packed[i], (const float *)(const void *)j->filter));
+    }
+    return TRN_OK;
+}
+
+/* Tensors are channels last and of one of our wide types. Everything that is written is written whole. *fused: bias and Relu are done. */
+static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g, trn_tensor *input, trn_tensor *filter, trn_tensor *output, const trn_tensor *bias,
+                        int flags, bool *fused)
+{
+    conv_job j = {.kind = kind, .g = *g, .t = input->dtype, .input = input->data, .filter = filter->data, .output = output->data};
+    trn_tensor *result = kind == TRN_CONV_FWD ? output : kind == TRN_CONV_BWD_INPUT ? input : filter;
+    *fused = false;
+    if (!result->count)
+        return TRN_OK;
+    if (!input->count || !filter->count || !output->count) {
+        trn_zero_elems(result, 0, result->count);
+        return TRN_OK;
+    }
+    j.size = trn_dtype_size(j.t);
+    j.filter_n = filter->count;
+    j.in_image = input->count / g->n;
+    j.out_image = output->count / g->n;
+    int threads = trn_k_threads(k);
+    double flops = 2.0 * (double)output->count * (double)(filter->count / g->oc);
+    /* Several parts per thread even out what else the cores do; a part is worth a thread's waking up. */
+    int64_t many = kind == TRN_CONV_BWD_FILTER ? (threads > 1 && threads <= 8 ? threads * 2 : threads) : threads * 4;
+    int64_t most = (int64_t)(flops / 4e6) + 1;
+    j.parts = threads <= 1 ? 1 : TRN_MAX(TRN_MIN(TRN_MIN(many, most), g->n), (int64_t)1);
+    j.flags = flags;
+    j.bias = bias ? TRN_DATA(bias, float) : NULL;
+    bool library = find_plans(&j);
+    *fused = library;
+    trn_buf *buf[2] = {NULL}, *partial = NULL;
+    trn_err e = TRN_OK;
+    if (library && kind != TRN_CONV_BWD_FILTER)
+        e = pack_filters(&j, buf);
+    if (!e && kind == TRN_CONV_BWD_FILTER && j.parts > 1) {
+        e = trn_buf_new(&partial, (size_t)(j.parts * j.filter_n) * j.size);
+        if (!e)
+            j.partial = (char *)partial->data;
+    }
+    if (!e) {
+        trn_k_for(k, j.parts, 1, conv_part, &j);
+        e = atomic_load(&j.err);
+    }
+    if (!e && j.partial)
+        trn_k_for(k, j.filter_n, 16384, sum_part, &j);
+    trn_buf_unref(buf[0]);
+    trn_buf_unref(buf[1]);
+    trn_buf_unref(partial);
+    trn_conv_plan_unref(j.plan[0]);
+    trn_conv_plan_unref(j.plan[1]);
+    return e;
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------------------------------------- */
+
+static trn_err check_groups(const trn_conv_geom *g)
+{
+    TRN_CHECK_ARG(g->oc % g->groups == 0, "output depth must be evenly divisible by number of groups: %lld vs %lld", (long long)g->oc, (long long)g->groups);
+    return TRN_OK;
+}
+
+typedef struct extras {
+    int n;            /* BiasAdd 1, FusedBatchNorm 4, else 0 */
+    int first;        /* input that holds the first one */
+    trn_act act;
+    float alpha, epsilon;
+} extras;
+
+typedef struct finish_job {
+    char *y;
+    trn_dtype t;
+    int64_t c;
+    const void *mul, *add; /* mul NULL: a bias only */
+    const extras *x;
+} finish_job;
+
+#define FINISH(T, tag)                                                                                                 \
+    TRN_SIMD static void finish_##tag(T *y, const T *mul, const T *add, int64_t c)                                     \
+    {                                                                                                                  \
+        if (mul)                                                                                                       \
+            for (int64_t i = 0; i < c; i++)                                                                            \
+                y[i] = y[i] * mul[i] + add[i];                                                                         \
+        else                                                                                                           \
+            for (int64_t i = 0; i < c; i++)                                                                            \
+                y[i] += add[i];                                                                                        \
+    }
+FINISH(float, f32)
+FINISH(double, f64)
+
+static void finish_rows(void *arg, int64_t lo, int64_t hi)
+{
+    finish_job *j = arg;
+    for (int64_t r = lo; r < hi; r++)
+        if (j->t == TRN_FLOAT) {
+            float *y = (float *)(void *)j->y + r * j->c;
+            finish_f32(y, j->mul, j->add, j->c);
+            trn_act_f32(y, j->c, j->x->act, j->x->alpha);
+        } else {
+            double *y = (double *)(void *)j->y + r * j->c;
+            finish_f64(y, j->mul, j->add, j->c);
+            trn_act_f64(y, j->c, j->x->act, j->x->alpha);
+        }
+}
+
+/* Bias or batch norm, then the activation, on [.., c]. */
+static trn_err finish(trn_kctx *k, trn_tensor *y, const extras *x, trn_tensor *const *args)
+{
+    int64_t c = y->shape.dim[y->shape.rank - 1];
+    if (!y->count)
+        return TRN_OK;
+    finish_job j = {.y = y->data, .t = y->dtype, .c = c, .x = x, .add = args[0]->data};
+    trn_tensor *tmp = NULL;
+    if (x->n == 4) {
+        trn_shape s = {.rank = 2, .dim = {2, c}};
+        TRN_TRY(trn_tensor_new(&tmp, y->dtype, &s));
+        j.mul = tmp->data;
+        if (y->dtype == TRN_FLOAT) {
+            float *m = tmp->data, *a = m + c;
+            for (int64_t i = 0; i < c; i++) {
+                m[i] = TRN_DATA(args[0], float)[i] / sqrtf(TRN_DATA(args[3], float)[i] + x->epsilon);
+                a[i] = TRN_DATA(args[1], float)[i] - TRN_DATA(args[2], float)[i] * m[i];
+            }
+            j.add = a;
+        } else {
+            double *m = tmp->data, *a = m + c;
+            for (int64_t i = 0; i < c; i++) {
+                m[i] = TRN_DATA(args[0], double)[i] / sqrt(TRN_DATA(args[3], double)[i] + (double)x->epsilon);
+                a[i] = TRN_DATA(args[1], double)[i] - TRN_DATA(args[2], double)[i] * m[i];
+            }
+            j.add = a;
+        }
+    }
+    trn_k_for(k, y->count / c, TRN_MAX(16384 / c, (int64_t)1), finish_rows, &j);
+    trn_tensor_unref(tmp);
+    return TRN_OK;
+}
+
+static trn_err forward(trn_kctx *k, int space, const extras *x)
+{
+    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
+    trn_window w, plain = {.space = space};
+    int64_t d[5];
+    trn_conv_geom g;
+    TRN_TRY(trn_window_read(&w, k->node, space));
+    TRN_TRY(no_batch_or_depth(&w));
+    TRN_TRY(trn_window_dims(d, &w, &in->shape, "convolution input"));
+    TRN_TRY(geometry(&g, &w, d, &f->shape));
+    out_dims(d, &g);
+    trn_tensor *wi = NULL, *wf = NULL, *wy = NULL, *arg[4] = {NULL};
+    TRN_TRY(trn_window_out(&wy, k, 0, &w, in->dtype, d, true));
+    trn_err e = TRN_OK;
+    if (wy->count) {
+        char t[TRN_SHAPE_TEXT];
+        e = check_groups(&g);
+        if (!e && !f->count)
+            e = TRN_BAD("filter must not have zero elements (i.e. all dimensions must be non-zero): %s", trn_shape_text(t, &f->shape));
+        for (int i = 0; !e && x && i < x->n; i++) {
+            const trn_tensor *a = trn_in(k, x->first + i);
+            if (!trn_is_vector(a) || a->count != g.oc)
+                e = TRN_BAD("argument %d of the fusion must be a vector of %lld elements, not of shape %s", i, (long long)g.oc, trn_shape_text(t, &a->shape));
+            else
+                e = trn_window_in(&arg[i], k, &plain, a, true);
+        }
+        if (!e)
+            e = trn_window_in(&wi, k, &w, in, true);
+        if (!e)
+            e = trn_window_in(&wf, k, &plain, f, true);
+        bool fused = false, can = x && x->n == 1 && (x->act == TRN_ACT_NONE || x->act == TRN_ACT_RELU) && wy->dtype == TRN_FLOAT;
+        if (!e)
+            e = convolve(k, TRN_CONV_FWD, &g, wi, wf, wy, can ? arg[0] : NULL, can ? TRN_CONV_BIAS | (x->act == TRN_ACT_RELU ? TRN_CONV_RELU : 0) : 0, &fused);
+        if (!e && x && x->n && !(can && fused))
+            e = finish(k, wy, x, arg);
+        if (!e)
+            e = trn_window_done(k, 0, &w, wy);
+    }
+    trn_tensor_unref(wi);
+    trn_tensor_unref(wf);
+    trn_tensor_unref(wy);
+    for (int i = 0; i < 4; i++)
+        trn_tensor_unref(arg[i]);
+    return e;
+}
+static trn_err k_conv2d(trn_kctx *k) { return forward(k, 2, NULL); }
+static trn_err k_conv3d(trn_kctx *k) { return forward(k, 3, NULL); }
+
+static trn_err k_fused_conv2d(trn_kctx *k)
+{
+    const trn_attr *f = trn_node_attr(k->node, "fused_ops");
+    extras x = {.alpha = trn_attr_float(k->node, "leakyrelu_alpha"), .epsilon = trn_attr_float(k->node, "epsilon")};
+    int count;
+    x.first = trn_in_arg(k, "args", &count);
+    TRN_CHECK_ARG(f && f->n >= 1 && f->n <= 2, "Fused Conv2D must have at least one fused op.");
+    bool bias = !strcmp(f->list[0].s.p, "BiasAdd"), norm = !strcmp(f->list[0].s.p, "FusedBatchNorm");
+    if ((!bias && !norm) || (f->n == 2 && !trn_act_of(&x.act, f->list[1].s.p)))
+        return trn_errorf(TRN_UNIMPLEMENTED, "Fusion is not implemented: [%.40s,%.40s]", f->list[0].s.p, f->n == 2 ? f->list[1].s.p : "");
+    x.n = bias ? 1 : 4;
+    TRN_CHECK_ARG(count == x.n && trn_attr_int(k->node, "num_args") == x.n, "Fused Conv2D with %s must have %d extra argument(s)", f->list[0].s.p, x.n);
+    for (int i = 0; i < x.n; i++)
+        TRN_CHECK_ARG(trn_in(k, x.first + i)->dtype == trn_in(k, 0)->dtype, "argument %d of the fusion has another type than the input", i);
+    return forward(k, 2, &x);
+}
+
+/* The input's shape for Conv2DBackpropInput: all of it, or rows and columns only. */
+static trn_err input_shape(trn_shape *out, const trn_window *w, const trn_tensor *sizes, const trn_shape *filter, const trn_shape *grad)
+{
+    TRN_CHECK_ARG(trn_is_vector(sizes), "input_sizes input must be 1-dim, not %d", sizes->shape.rank);
+    TRN_CHECK_ARG(sizes->count == w->space + 2 || (w->space == 2 && sizes->count == 2), "input_sizes must contain %d values, but got: %lld", w->space + 2,
+                  (long long)sizes->count);
+    if (sizes->count != 2)
+        return trn_shape_from(out, sizes, false);
+    TRN_CHECK_ARG(filter->rank == 4 && grad->rank == 4, "filter and out_backprop must be 4-dimensional");
+    int64_t d[5] = {grad->dim[0], 1, trn_int_at(sizes, 0), trn_int_at(sizes, 1), filter->dim[2]};
+    TRN_CHECK_ARG(d[2] >= 0 && d[3] >= 0, "elements of input_sizes must be >= 0, not %lldx%lld", (long long)d[2], (long long)d[3]);
+    *out = trn_window_shape(w, d);
+    return TRN_OK;
+}
+
+/* Which input holds the input (or its shape) and the filter (or its shape), by kind. */
+static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_is_value)
+{
+    bool to_input = kind == TRN_CONV_BWD_INPUT;
+    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1), *grad = trn_in(k, 2);
+    trn_window w, plain = {.space = space};
+    TRN_TRY(trn_window_read(&w, k->node, space));
+    TRN_TRY(no_batch_or_depth(&w));
+    trn_shape is = in->shape, fs = f->shape;
+    if (to_input && shape_is_value) {
+        TRN_CHECK_ARG(grad->shape.rank == space + 2, "out_backprop must be %d-dimensional, got: %d", space + 2, grad->shape.rank);
+        TRN_TRY(input_shape(&is, &w, in, &f->shape, &grad->shape));
+    }
+    if (!to_input && shape_is_value) {
+        TRN_CHECK_ARG(trn_is_vector(f), "filter_sizes input must be 1-dim, not %d", f->shape.rank);
+        TRN_TRY(trn_shape_from(&fs, f, false));
+        int64_t n;
+        TRN_TRY(trn_count_checked(&n, &fs));
+        if (!n) { /* before anything else is looked at, as TensorFlow does */
+            trn_tensor *y;
+            return trn_out_new(&y, k, 0, grad->dtype, &fs);
+        }
+    }
+    int64_t d[5], o[5], want[5];
+    trn_conv_geom g;
+    TRN_TRY(trn_window_dims(d, &w, &is, "input"));
+    TRN_TRY(trn_window_dims(o, &w, &grad->shape, "out_backprop"));
+    int64_t count;
+    TRN_TRY(trn_count_checked(&count, &is));
+    if (to_input && shape_is_value && !count) {
+        trn_tensor *y;
+        return trn_out_new(&y, k, 0, grad->dtype, &is);
+    }
+    TRN_TRY(geometry(&g, &w, d, &fs));
+    TRN_TRY(check_groups(&g));
+    out_dims(want, &g);
+    TRN_CHECK_ARG(d[0] == o[0], "input and out_backprop must have the same batch size. Input batch: %lld, outbackprop batch: %lld", (long long)d[0], (long long)o[0]);
+    TRN_CHECK_ARG(g.oc == o[4], "filter and out_backprop must have the same out_depth");
+    for (int i = 1; i < 4; i++)
+        TRN_CHECK_ARG(want[i] == o[i], "Size of out_backprop doesn't match computed: actual = %lld, computed = %lld", (long long)o[i], (long long)want[i]);
+    trn_tensor *wi = NULL, *wf = NULL, *wg = NULL;
+    trn_err e;
+    bool fused;
+    if (to_input) {
+        e = trn_window_out(&wi, k, 0, &w, grad->dtype, d, true);
+        if (!e)
+            e = trn_window_in(&wf, k, &plain, f, true);
+    } else {
+        e = trn_window_in(&wi, k, &w, in, true);
+        trn_tensor *y;
+        if (!e)
+            e = trn_out_new(&y, k, 0, grad->dtype, &fs);
+        if (!e && trn_is_half(grad->dtype))
+            e = trn_tensor_new(&wf, TRN_FLOAT, &fs);
+        else if (!e)
+            wf = trn_tensor_ref(y);
+    }
+    if (!e)
+        e = trn_window_in(&wg, k, &w, grad, true);
+    if (!e)
+        e = convolve(k, kind, &g, wi, wf, wg, NULL, 0, &fused);
+    if (!e)
+        e = to_input ? trn_window_done(k, 0, &w, wi) : trn_window_done(k, 0, &plain, wf);
+    trn_tensor_unref(wi);
+    trn_tensor_unref(wf);
+    trn_tensor_unref(wg);
+    return e;
+}
+static trn_err k_conv2d_input(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_INPUT, true); }
+static trn_err k_conv2d_filter(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_FILTER, true); }
+static trn_err k_conv3d_input(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, false); }
+static trn_err k_conv3d_filter(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, false); }
+static trn_err k_conv3d_input_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, true); }
+static trn_err k_conv3d_filter_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, true); }
+
+/* ---- shape rules ---------------------------------------------------------------------------------------------------------------- */
+
+static trn_err sh_conv(trn_shctx *s, int space)
+{
+    trn_window w;
+    TRN_TRY(trn_window_read(&w, s->node, space));
+    TRN_TRY(trn_sh_rank_of(s, 0, space + 2));
+    TRN_TRY(trn_sh_rank_of(s, 1, space + 2));
+    const trn_shape *x = &s->in[0], *f = &s->in[1];
+    int64_t d[5] = {-1, -1, -1, -1, f->rank < 0 ? -1 : f->dim[space + 1]}, in[5] = {-1, -1, -1, -1, -1}, pad, after;
+    if (x->rank >= 0) {
+        TRN_TRY(trn_window_dims(in, &w, x, "convolution input"));
+        d[0] = in[0];
+    }
+    if (f->rank >= 0 && f->dim[space] > 0 && in[4] > 0)
+        TRN_CHECK_ARG(in[4] % f->dim[space] == 0, "Depth of input (%lld) is not a multiple of input depth of filter (%lld)", (long long)in[4],
+                      (long long)f->dim[space]);
+    for (int i = 3 - space; i < 3; i++) {
+        int64_t ker = f->rank < 0 ? -1 : f->dim[i - 3 + space];
+        if (in[1 + i] >= 0 && (ker >= 0 || w.padding == TRN_PAD_SAME))
+            TRN_TRY(trn_window_size(&d[1 + i], &pad, &after, &w, i, in[1 + i], TRN_MAX(ker, (int64_t)0)));
+    }
+    s->out[0] = trn_window_shape(&w, d);
+    return TRN_OK;
+}
+static trn_err sh_conv2d(trn_shctx *s) { return sh_conv(s, 2); }
+static trn_err sh_conv3d(trn_shctx *s) { return sh_conv(s, 3); }
+
+/* The shape is a value: of input 0 or 1. */
+static trn_err sh_sized(trn_shctx *s, int i, int rank)
+{
+    trn_shape o;
+    if (!trn_sh_value(&o, s, i) || o.rank != rank) {
+        o.rank = rank;
+        for (int d = 0; d < rank; d++)
+            o.dim[d] = -1;
+    }
+    s->out[0] = o;
+    return TRN_OK;
+}
+static trn_err sh_conv2d_input(trn_shctx *s) { return sh_sized(s, 0, 4); }
+static trn_err sh_conv2d_filter(trn_shctx *s) { return sh_sized(s, 1, 4); }
+static trn_err sh_conv3d_input(trn_shctx *s) { return sh_sized(s, 0, 5); }
+static trn_err sh_conv3d_filter(trn_shctx *s) { return sh_sized(s, 1, 5); }
+
+#define CONV2D "strides:list(int), use_cudnn_on_gpu:bool=true, padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, dilations:list(int)=[1,1,1,1]"
+#define CONV3D "strides:list(int)>=5, padding:{SAME,VALID}, data_format:{NDHWC,NCDHW}=NDHWC, dilations:list(int)=[1,1,1,1,1]"
+#define CONV3D_OLD "strides:list(int)>=5, padding:{SAME,VALID}, dilations:list(int)=[1,1,1,1,1]"
+
+const trn_op trn_ops_conv[] = {
+    {"Conv2D", "input:T, filter:T -> output:T; T:float|i32, " CONV2D, sh_conv2d, k_conv2d, TRN_OP_HEAVY},
+    {"Conv2DBackpropInput", "input_sizes:i32, filter:T, out_backprop:T -> output:T; T:float|i32, " CONV2D, sh_conv2d_input, k_conv2d_input, TRN_OP_HEAVY},
+    {"Conv2DBackpropFilter", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " CONV2D, sh_conv2d_filter, k_conv2d_filter, TRN_OP_HEAVY},
+    {"_FusedConv2D",
+     "input:T, filter:T, args:TArgs, host_args:num_host_args*f32 -> output:T; T:f16|f32|f64, TArgs:list(type)>=1, num_args:int>=0, num_host_args:int>=0=0, "
+     "strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, filter_format:{HWIO}=HWIO, "
+     "dilations:list(int)=[1,1,1,1], use_cudnn_on_gpu:bool=true, fused_ops:list(string)=[], epsilon:float=0.0001, leakyrelu_alpha:float=0.2",
+     sh_conv2d, k_fused_conv2d, TRN_OP_HEAVY},
+    {"Conv3D", "input:T, filter:T -> output:T; T:float, " CONV3D, sh_conv3d, k_conv3d, TRN_OP_HEAVY},
+    {"Conv3DBackpropInput", "input:T, filter:T, out_backprop:T -> output:T; T:f16|f32|f64, " CONV3D_OLD, trn_sh_same, k_conv3d_input, TRN_OP_HEAVY},
+    {"Conv3DBackpropFilter", "input:T, filter:T, out_backprop:T -> output:T; T:f16|f32|f64, " CONV3D_OLD, trn_sh_like1, k_conv3d_filter, TRN_OP_HEAVY},
+    {"Conv3DBackpropInputV2", "input_sizes:Tshape, filter:T, out_backprop:T -> output:T; T:float, " CONV3D ", Tshape:i32|i64=i32", sh_conv3d_input,
+     k_conv3d_input_v2, TRN_OP_HEAVY},
+    {"Conv3DBackpropFilterV2", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " CONV3D, sh_conv3d_filter, k_conv3d_filter_v2, TRN_OP_HEAVY},
+    {0},
+};

@@ -1,0 +1,20 @@
+/* Our own matrix product, on the calling thread (matmul.c). */
+#ifndef TRN_OPS_GEMM_H
+#define TRN_OPS_GEMM_H
+
+#include <trainera/op.h>
+
+/* C[m,n] (row stride ldc) = A·B with A[i,k] at a[i·ars + k·acs], B[k,j] at b[k·brs + j·bcs]; all strides count elements. */
+typedef struct trn_gemm_args {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t ars, acs, brs, bcs;
+    void *c;
+    int64_t ldc;
+    bool conj_a, conj_b;
+} trn_gemm_args;
+
+/* f32, f64, i16, i32, i64, c64, c128; m, n and k at least 1. False: no memory. */
+bool trn_gemm(trn_dtype t, const trn_gemm_args *g);
+
+#endif

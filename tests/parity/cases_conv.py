@@ -1,0 +1,201 @@
+"""Convolutions and pooling, with their gradients.
+
+A convolution's element is a sum of K products of numbers in [-1, 1]; the absolute tolerance is a fraction of K, so of the sum of magnitudes:
+1e-6 for float (a dozen roundings), 1e-15·4 for double; halves are compared by their own precision.
+"""
+import numpy as np
+import tensorflow as tf
+
+from cases_math import BF16, FLOATS, rand
+from kernels import Case as C
+
+EPS = {np.float32: 1e-6, np.float64: 4e-15, np.float16: 2e-3, BF16: 2e-2, np.int32: 0}
+REL = {np.float32: 1e-5, np.float64: 1e-12, np.float16: 1e-2, BF16: 5e-2, np.int32: 0}
+
+
+def conv(op, t, inputs, k, **attrs):
+    return C(op, inputs, tol=REL[t], atol=EPS[t] * max(k, 1), **attrs)
+
+
+def values(rng, t, shape):
+    return rand(rng, t, shape, -4, 4) if np.dtype(t).kind == "i" else rand(rng, t, shape, -1, 1)
+
+
+def out_size(n, k, s, d, pad, before=0, after=0):
+    reach = (k - 1) * d + 1
+    return (n + s - 1) // s if pad == "SAME" else (n + (before + after if pad == "EXPLICIT" else 0) - reach + s) // s
+
+
+def i32(*v):
+    return np.array(v, np.int32)
+
+
+def one_conv2d(rng, t, x, f, s, d, pad, ep=None):
+    """The three kernels of one geometry, NHWC."""
+    attrs = dict(strides=[1, s[0], s[1], 1], dilations=[1, d[0], d[1], 1], padding=pad, explicit_paddings=ep or [])
+    b = [(ep or [0] * 8)[2 * i:2 * i + 2] for i in (1, 2)]
+    o = (x[0],) + tuple(out_size(x[1 + i], f[i], s[i], d[i], pad, *b[i]) for i in (0, 1)) + (f[3],)
+    vx, vf, vg = values(rng, t, x), values(rng, t, f), values(rng, t, o)
+    yield conv("Conv2D", t, [vx, vf], f[0] * f[1] * f[2], **attrs)
+    if x[3] == f[2] and d == (1, 1):  # TensorFlow without oneDNN has no other gradients
+        yield conv("Conv2DBackpropInput", t, [i32(*x), vf, vg], f[0] * f[1] * f[3], **attrs)
+        if t != np.int32:
+            yield conv("Conv2DBackpropFilter", t, [vx, i32(*f), vg], o[0] * o[1] * o[2], **attrs)
+
+
+def cases_conv2d(rng, quick):
+    shapes = [((2, 5, 6, 3), (3, 3, 3, 4)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((3, 7, 5, 2), (2, 3, 2, 5)), ((2, 8, 8, 16), (5, 5, 16, 8)), ((1, 9, 4, 1), (4, 1, 1, 3)),
+              ((5, 6, 6, 8), (1, 1, 8, 16)), ((0, 5, 5, 2), (3, 3, 2, 2)), ((2, 6, 6, 4), (3, 3, 2, 6)), ((2, 5, 5, 32), (3, 3, 32, 32)), ((7, 12, 11, 3), (7, 7, 3, 24))]
+    for t in FLOATS + [np.int32]:
+        for x, f in shapes[:5] if quick and t != np.float32 else shapes:
+            for pad in ("SAME", "VALID"):
+                for s in ((1, 1), (2, 2), (1, 3), (3, 2)):
+                    for d in ((1, 1), (2, 2), (1, 2)):
+                        if quick and (s == (1, 3) or d == (1, 2)) or pad == "VALID" and (x[1] < (f[0] - 1) * d[0] + 1 or x[2] < (f[1] - 1) * d[1] + 1):
+                            continue
+                        yield from one_conv2d(rng, t, x, f, s, d, pad)
+            yield from one_conv2d(rng, t, x, f, (1, 1), (1, 1), "EXPLICIT", [0, 0, 3, 2, 1, 4, 0, 0])
+            yield from one_conv2d(rng, t, x, f, (2, 2), (1, 1), "EXPLICIT", [0, 0, 0, 3, 2, 2, 0, 0])
+    if not quick:
+        yield from one_conv2d(rng, np.float32, (50, 28, 28, 1), (5, 5, 1, 32), (1, 1), (1, 1), "SAME")
+        yield from one_conv2d(rng, np.float32, (10, 14, 14, 32), (5, 5, 32, 64), (1, 1), (1, 1), "SAME")
+        yield from one_conv2d(rng, np.float32, (3, 20, 20, 48), (3, 3, 48, 40), (2, 2), (1, 1), "VALID")
+    f32 = np.float32
+    v = lambda *s: rand(rng, f32, s, -1, 1)
+    ok = dict(strides=[1, 1, 1, 1], padding="SAME")
+    # Sizes that TensorFlow refuses.
+    yield C("Conv2D", [v(2, 5, 5), v(3, 3, 3, 4)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 2, 4)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 4), v(3, 3, 2, 3)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 0, 4)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 0, 3, 4)], **ok)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3, 0)], **ok)
+    yield C("Conv2D", [v(2, 2, 2, 3), v(4, 4, 3, 1)], strides=[1, 1, 1, 1], padding="VALID")
+    for s in ([1, 1, 1], [1, 0, 1, 1], [1, 1, -1, 1], [2, 1, 1, 1], [1, 1, 1, 2], []):
+        yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3, 4)], strides=s, padding="SAME")
+    for d in ([1, 1, 1], [1, 0, 1, 1], [2, 1, 1, 1], [1, 1, 1, 2]):
+        yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3, 4)], dilations=d, **ok)
+    for e in ([0, 0, 1], [0, 0, -1, 1, 1, 1, 0, 0], [1, 0, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 2]):
+        yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3, 4)], strides=[1, 1, 1, 1], padding="EXPLICIT", explicit_paddings=e)
+    yield C("Conv2D", [v(2, 5, 5, 3), v(3, 3, 3, 4)], explicit_paddings=[0, 0, 1, 1, 1, 1, 0, 0], **ok)
+    yield C("Conv2DBackpropInput", [i32(2, 5, 5, 3), v(3, 3, 3, 4), v(2, 5, 5, 3)], **ok)
+    yield C("Conv2DBackpropInput", [i32(2, 5, 5, 3), v(3, 3, 3, 4), v(2, 4, 5, 4)], **ok)
+    yield C("Conv2DBackpropInput", [i32(3, 5, 5, 3), v(3, 3, 3, 4), v(2, 5, 5, 4)], **ok)
+    yield C("Conv2DBackpropInput", [i32(2, 5, 5), v(3, 3, 3, 4), v(2, 5, 5, 4)], **ok)
+    yield C("Conv2DBackpropInput", [i32(2, -5, 5, 3), v(3, 3, 3, 4), v(2, 5, 5, 4)], **ok)
+    yield C("Conv2DBackpropInput", [i32(5, 5), v(3, 3, 3, 4), v(2, 5, 5, 4)], tol=1e-5, atol=1e-5, **ok)
+    yield C("Conv2DBackpropFilter", [v(2, 5, 5, 3), i32(3, 3, 3), v(2, 5, 5, 4)], **ok)
+    yield C("Conv2DBackpropFilter", [v(2, 5, 5, 3), i32(3, 3, 3, 4), v(2, 5, 5, 5)], **ok)
+    yield C("Conv2DBackpropFilter", [v(2, 5, 5, 3), i32(3, 3, 3, 0), v(2, 5, 5, 0)], **ok)
+    yield C("Conv2DBackpropFilter", [v(0, 5, 5, 3), i32(3, 3, 3, 2), v(0, 5, 5, 2)], **ok)
+
+
+def cases_fused_conv(rng, quick):
+    for t in (np.float32, np.float64):
+        for x, f in (((2, 5, 6, 3), (3, 3, 3, 4)), ((3, 8, 8, 8), (1, 1, 8, 16))):
+            vx, vf = values(rng, t, x), values(rng, t, f)
+            b, s, o, m = (values(rng, t, f[3:]) for _ in range(4))
+            var = rand(rng, t, f[3:], 0.5, 2)
+            for act in ("", "Relu", "Relu6", "Elu", "LeakyRelu"):
+                a = dict(T=tf.as_dtype(t), strides=[1, 1, 1, 1], padding="SAME", epsilon=0.001, leakyrelu_alpha=0.1)
+                yield C("_FusedConv2D", [vx, vf, [b], []], tol=REL[t], atol=EPS[t] * 40, num_args=1, fused_ops=["BiasAdd"] + [act] * bool(act), **a)
+                yield C("_FusedConv2D", [vx, vf, [s, o, m, var], []], tol=REL[t], atol=EPS[t] * 160, num_args=4, fused_ops=["FusedBatchNorm"] + [act] * bool(act), **a)
+            yield C("_FusedConv2D", [vx, vf, [b], []], num_args=1, fused_ops=[], **a)
+            yield C("_FusedConv2D", [vx, vf, [b[:1]], []], num_args=1, fused_ops=["BiasAdd"], code=3, **a)  # TensorFlow reads past its end
+
+
+def cases_conv3d(rng, quick):
+    for t in FLOATS:
+        for x, f in (((2, 4, 5, 6, 3), (2, 3, 3, 3, 4)), ((1, 3, 3, 3, 8), (1, 1, 1, 8, 8)), ((2, 5, 4, 4, 1), (3, 2, 2, 1, 5)), ((0, 3, 3, 3, 2), (2, 2, 2, 2, 2))):
+            for pad in ("SAME", "VALID"):
+                for s in ((1, 1, 1), (2, 1, 2)):
+                    attrs = dict(strides=[1, *s, 1], padding=pad)
+                    o = (x[0],) + tuple(out_size(x[1 + i], f[i], s[i], 1, pad) for i in range(3)) + (f[4],)
+                    vx, vf, vg = values(rng, t, x), values(rng, t, f), values(rng, t, o)
+                    yield conv("Conv3D", t, [vx, vf], f[0] * f[1] * f[2] * f[3], **attrs)
+                    yield conv("Conv3DBackpropInputV2", t, [i32(*x), vf, vg], f[0] * f[1] * f[2] * f[4], **attrs)
+                    yield conv("Conv3DBackpropFilterV2", t, [vx, i32(*f), vg], o[0] * o[1] * o[2] * o[3], **attrs)
+                    if t != BF16 and s == (1, 1, 1):
+                        yield conv("Conv3DBackpropInput", t, [vx, vf, vg], f[0] * f[1] * f[2] * f[4], **attrs)
+                        yield conv("Conv3DBackpropFilter", t, [vx, vf, vg], o[0] * o[1] * o[2] * o[3], **attrs)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    yield C("Conv3D", [v(2, 4, 4, 4), v(2, 2, 2, 1, 1)], strides=[1] * 5, padding="SAME")
+    yield C("Conv3D", [v(2, 4, 4, 4, 3), v(2, 2, 2, 2, 1)], strides=[1] * 5, padding="SAME")
+    yield C("Conv3D", [v(2, 4, 4, 4, 3), v(2, 2, 2, 3, 1)], strides=[1, 0, 1, 1, 1], padding="SAME")
+
+
+POOL_TYPES = [np.float32, np.float64, np.float16, BF16, np.int32, np.int64, np.int16, np.int8, np.uint8, np.uint16]
+
+
+def pool_values(rng, t, shape):
+    """Whole numbers, so that there are ties."""
+    return rng.randint(0, 10, shape).astype(t)
+
+
+def cases_pool(rng, quick):
+    shapes = [((2, 5, 6, 3), (2, 2)), ((1, 1, 1, 1), (1, 1)), ((3, 7, 7, 70), (3, 2)), ((2, 6, 6, 16), (2, 2)), ((0, 4, 4, 2), (2, 2)), ((2, 9, 3, 5), (4, 3))]
+    for t in POOL_TYPES[::3] if quick else POOL_TYPES:
+        for x, ks in shapes:
+            for pad in ("SAME", "VALID", "EXPLICIT"):
+                for s in ((1, 1), (2, 2), (3, 1)):
+                    ep = [0, 0, ks[0] - 1, 0, 0, ks[1] - 1, 0, 0] if pad == "EXPLICIT" else []
+                    o = (x[0], out_size(x[1], ks[0], s[0], 1, pad, ks[0] - 1, 0), out_size(x[2], ks[1], s[1], 1, pad, 0, ks[1] - 1), x[3])
+                    a = dict(ksize=[1, *ks, 1], strides=[1, *s, 1], padding=pad)
+                    vx = pool_values(rng, t, x)
+                    yield C("MaxPool", [vx], explicit_paddings=ep, **a)
+                    vg = pool_values(rng, t, o)
+                    yield C("MaxPoolGrad", [vx, np.zeros(o, t) if pad == "EXPLICIT" else tf.nn.max_pool2d(tf.cast(vx, tf.float64), ks, s, pad).numpy().astype(t), vg],
+                            explicit_paddings=ep, **a)
+                    if pad == "EXPLICIT":
+                        continue
+                    y = tf.nn.max_pool2d(tf.cast(vx, tf.float64), ks, s, pad).numpy().astype(t)
+                    yield C("MaxPoolGradGrad", [vx, y, pool_values(rng, t, x)], **a)
+                    yield C("MaxPoolV2", [vx, i32(1, *ks, 1), i32(1, *s, 1)], padding=pad)
+                    yield C("MaxPoolGradV2", [vx, y, vg, i32(1, *ks, 1), i32(1, *s, 1)], padding=pad)
+                    for batch in (False, True):
+                        yield C("MaxPoolWithArgmax", [vx], include_batch_in_index=batch, **a)
+                        if x[0] and t in (np.float32, np.float64, np.int32):
+                            at = tf.nn.max_pool_with_argmax(tf.constant(vx.astype(np.float32)), ks, s, pad, include_batch_in_index=batch)[1].numpy()
+                            yield C("MaxPoolGradWithArgmax", [vx, vg, at], include_batch_in_index=batch, **a)
+                    if t in FLOATS:
+                        r = rand(rng, t, x, -1, 1)
+                        yield C("AvgPool", [r], tol=REL[t], atol=EPS[t], **a)
+                        yield C("AvgPoolGrad", [i32(*x), rand(rng, t, o, -1, 1)], tol=REL[t], atol=EPS[t] * 8, **a)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    a = dict(ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+    yield C("MaxPool", [v(2, 4, 4, 6)], ksize=[1, 1, 1, 3], strides=[1, 1, 1, 3], padding="SAME")
+    yield C("MaxPool", [v(2, 4, 4, 6)], ksize=[1, 1, 1, 4], strides=[1, 1, 1, 4], padding="SAME")
+    yield C("MaxPool", [v(2, 4, 4, 6)], ksize=[1, 2, 1, 3], strides=[1, 1, 1, 3], padding="SAME")
+    for op in ("MaxPool", "AvgPool", "MaxPoolWithArgmax"):
+        yield C(op, [v(2, 4, 4)], **a)
+        yield C(op, [v(2, 4, 4, 3)], ksize=[2, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+        yield C(op, [v(2, 4, 4, 3)], ksize=[1, 2, 2, 1], strides=[2, 2, 2, 1], padding="SAME")
+        yield C(op, [v(2, 4, 4, 3)], ksize=[1, 0, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+        yield C(op, [v(2, 4, 4, 3)], ksize=[1, 2, 2, 1], strides=[1, 0, 2, 1], padding="SAME", code=3)
+        yield C(op, [v(2, 4, 4, 3)], ksize=[1, 2, 2, 1, 1], strides=[1, 1, 2, 1], padding="SAME")
+        yield C(op, [v(2, 2, 2, 3)], ksize=[1, 4, 4, 1], strides=[1, 1, 1, 1], padding="VALID")
+    yield C("MaxPool", [v(2, 4, 4, 3)], ksize=[1, 2, 2, 1], strides=[1, 1, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 2, 0, 0, 0, 0, 0])
+    yield C("MaxPoolGrad", [v(2, 4, 4, 3), v(2, 2, 2, 2), v(2, 2, 2, 3)], **a)
+    yield C("MaxPoolGrad", [v(2, 4, 4, 3), v(2, 2, 2, 3), v(2, 2, 3, 3)], **a)
+    yield C("MaxPoolGradWithArgmax", [v(1, 2, 2, 1), v(1, 1, 1, 1), np.array([[[[9]]]], np.int64)], code=3, **a)  # TensorFlow aborts
+    yield C("AvgPoolGrad", [i32(2, 4, 4), v(2, 2, 2, 3)], **a)
+    yield C("AvgPoolGrad", [i32(2, 4, 4, 3), v(2, 2, 3, 3)], code=3, **a)  # TensorFlow computes something
+
+
+def cases_pool3d(rng, quick):
+    for t in (np.float32,):  # TensorFlow has no others on CPUs
+        for x, ks in (((2, 4, 5, 6, 3), (2, 2, 2)), ((1, 3, 3, 3, 9), (1, 3, 2)), ((2, 5, 4, 4, 1), (3, 2, 2))):
+            for pad in ("SAME", "VALID"):
+                for s in ((1, 1, 1), (2, 2, 2), (1, 2, 1)):
+                    o = (x[0],) + tuple(out_size(x[1 + i], ks[i], s[i], 1, pad) for i in range(3)) + (x[4],)
+                    a = dict(ksize=[1, *ks, 1], strides=[1, *s, 1], padding=pad)
+                    r, g = rand(rng, t, x, -1, 1), rand(rng, t, o, -1, 1)
+                    yield C("AvgPool3D", [r], tol=REL[t], atol=EPS[t], **a)
+                    yield C("AvgPool3DGrad", [i32(*x), g], tol=REL[t], atol=EPS[t] * 8, **a)
+                    vx = pool_values(rng, t, x)
+                    yield C("MaxPool3D", [vx], **a)
+                    y = tf.nn.max_pool3d(tf.cast(vx, tf.float32), ks, s, pad).numpy().astype(t)
+                    vg = pool_values(rng, t, o)
+                    yield C("MaxPool3DGrad", [vx, y, vg], TInput=tf.as_dtype(t), **a)
+                    yield C("MaxPool3DGradGrad", [vx, y, pool_values(rng, t, x)], **a)

@@ -6,10 +6,12 @@
 #include "ops/control.h"
 
 #define MAX_CALL_DEPTH 10000
+#define MAX_FUNC_DEPTH 100 /* of functions that datasets of functions of datasets … keep */
 
 struct fncache {
     trn_mutex mu;
-    trn_map *map; /* key → trn_plan, one reference each */
+    trn_map *map;   /* key → trn_plan, one reference each */
+    trn_map *funcs; /* key → trn_func, those that somebody keeps; one reference each */
 };
 
 fncache *trn_fncache__new(void)
@@ -17,14 +19,17 @@ fncache *trn_fncache__new(void)
     fncache *c = trn_xalloc(sizeof *c);
     trn_mutex_init(&c->mu, TRN_RANK_STEP);
     c->map = trn_map_new();
+    c->funcs = trn_map_new();
     return c;
 }
 
 static void plan_drop(void *p) { trn_plan_unref(p); }
+static void func_drop(void *p) { trn_func_unref(p); }
 
 void trn_fncache__free(fncache *c)
 {
     trn_map_free(c->map, plan_drop);
+    trn_map_free(c->funcs, func_drop);
     trn_mutex_fini(&c->mu);
     free(c);
 }
@@ -60,7 +65,7 @@ static void add_val(trn_sb *s, trn_attr_kind kind, const trn_attr_val *v)
         break;
     }
     case TRN_ATTR_TENSOR:
-        trn_sb_addf(s, "%p", (void *)v->tensor); /* lives as long as the graph, which is longer than this cache */
+        trn_sb_addf(s, "%p", (void *)v->tensor); /* the cache goes with the graph that has it */
         break;
     case TRN_ATTR_FUNC:
         add_func(s, v->func);
@@ -127,19 +132,32 @@ static trn_graph *prune_body(trn_graph *g)
     return g;
 }
 
-static trn_err make_plan(trn_plan **out, const trn_plan *caller, const trn_func_ref *f, const trn_sb *key)
+trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
 {
-    if (!caller->g->lib || !trn_funclib_has(caller->g->lib, f->name))
+    if (!lib || !trn_funclib_has(lib, f->name))
         return trn_errorf(TRN_NOT_FOUND, "Function '%s' is not in the graph's library", f->name);
     trn_graph *g;
-    TRN_TRY(trn_funclib_body(&g, caller->g->lib, f));
+    TRN_TRY(trn_funclib_body(&g, lib, f));
     trn_err err = trn_graph_lower(g);
-    if (err) {
-        trn_graph_free(g);
-        return err;
+    if (!err) {
+        g = prune_body(g);
+        err = trn_graph_check_ops(g);
     }
+    if (!err)
+        err = trn_graph_optimise(g, &(trn_opt_opts){.fold = true, .cse = true, .identity = true, .max_folded_bytes = 10 << 20}, trn_exec_eval);
+    if (err)
+        trn_graph_free(g);
+    else
+        *out = g;
+    return err;
+}
+
+static trn_err make_plan(trn_plan **out, const trn_plan *caller, const trn_func_ref *f, const trn_sb *key)
+{
+    trn_graph *g;
+    TRN_TRY(trn_exec__body(&g, caller->g->lib, f));
     char *scope = trn_xasprintf("%s#%016llx", f->name, (unsigned long long)trn_hash(key->p, key->n));
-    err = trn_plan__new(out, prune_body(g), caller->env, caller->kc, caller->resmgr, caller->fns, scope);
+    trn_err err = trn_plan__new(out, g, caller->env, caller->kc, caller->resmgr, caller->fns, scope);
     free(scope);
     return err;
 }
@@ -166,6 +184,33 @@ static trn_err find_plan(trn_plan **out, const trn_plan *caller, const trn_func_
     trn_sb_fini(&key);
     if (!err)
         *out = p;
+    return err ? trn_err_wrap(err, "function %s", f->name) : TRN_OK;
+}
+
+/* The function that somebody wants to keep; same rules. */
+trn_err trn_exec__func(trn_func **out, trn_kctx *k, const trn_func_ref *f)
+{
+    const run *r = (const run *)k->step;
+    if (r->depth >= MAX_FUNC_DEPTH)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "Function %s: calls nest deeper than %d", f->name, MAX_FUNC_DEPTH);
+    trn_sb key = {0};
+    add_func(&key, f);
+    fncache *c = r->plan->fns;
+    trn_lock(&c->mu);
+    trn_func *fn = trn_map_get(c->funcs, key.p, key.n);
+    if (fn)
+        trn_func_ref_add(fn);
+    trn_unlock(&c->mu);
+    trn_err err = TRN_OK;
+    if (!fn && !(err = trn_exec__func_new(&fn, r->plan, f, r->depth + 1))) {
+        trn_lock(&c->mu);
+        if (!trn_map_get(c->funcs, key.p, key.n))
+            trn_map_put(c->funcs, key.p, key.n, trn_func_ref_add(fn));
+        trn_unlock(&c->mu);
+    }
+    trn_sb_fini(&key);
+    if (!err)
+        *out = fn;
     return err ? trn_err_wrap(err, "function %s", f->name) : TRN_OK;
 }
 

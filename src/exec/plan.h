@@ -104,6 +104,14 @@ void trn_fncache__free(fncache *c);
 void trn_exec__call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 trn_err trn_exec__call_node(trn_kctx *k); /* kernel of KIND_CALL */
 
+/* The body of a function as a graph for this task: lowered, pruned, optimised. */
+trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f) TRN_MUST_USE;
+trn_err trn_exec__func(trn_func **out, trn_kctx *k, const trn_func_ref *f) TRN_MUST_USE;
+
+/* func.c: functions that outlive their graph (op/func.h). */
+trn_err trn_exec__func_new(trn_func **out, const trn_plan *from, const trn_func_ref *f, int depth) TRN_MUST_USE;
+trn_host trn_exec__host(const trn_kctx *k);
+
 /* paths.c */
 trn_err trn_exec__check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE;
 

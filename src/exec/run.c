@@ -659,6 +659,8 @@ static const trn_step_api step_api = {
     .parallel_for = api_parallel_for,
     .threads = api_threads,
     .check_path = api_check_path,
+    .func = trn_exec__func,
+    .host = trn_exec__host,
     .step_resmgr = api_step_resmgr,
 };
 

@@ -19,6 +19,7 @@ struct trn_server {
     int n_loops;
     trn_pool *pool, *disk;
     trn_exec_env env;
+    _Atomic int background;
     trn_peers *peers;
     trn_worker *worker;
     trn_master *master;
@@ -97,7 +98,8 @@ static trn_err start_threads(trn_server *s, const trn_server_config *c)
     s->allow_paths = trn_xalloc(sizeof *s->allow_paths * (size_t)(c->n_allow_paths + 1));
     for (int i = 0; i < c->n_allow_paths; i++)
         s->allow_paths[i] = trn_xstrdup(c->allow_paths[i]);
-    s->env = (trn_exec_env){.pool = s->pool, .disk = s->disk, .intra = c->intra_threads, .allow_paths = (const char *const *)s->allow_paths, .n_allow_paths = c->n_allow_paths};
+    s->env = (trn_exec_env){.pool = s->pool, .disk = s->disk, .intra = c->intra_threads, .allow_paths = (const char *const *)s->allow_paths, .n_allow_paths = c->n_allow_paths,
+                            .background = &s->background};
     return TRN_OK;
 }
 
@@ -171,9 +173,9 @@ trn_master *trn_server_master(trn_server *s)
 /* Cancelled work ends on its own threads; what it uses must stay until then. */
 static void wait_idle(const trn_server *s)
 {
-    for (int i = 0; i < 5000 && trn_worker_busy(s->worker); i++)
+    for (int i = 0; i < 5000 && (trn_worker_busy(s->worker) || s->background); i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    if (trn_worker_busy(s->worker))
+    if (trn_worker_busy(s->worker) || s->background)
         TRN_WARN("server", "steps still run 5 s after they were cancelled");
 }
 

@@ -117,3 +117,39 @@ void trn_k_call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int
 {
     k->step->api->call(k, f, args, n_args, done, arg);
 }
+
+trn_err trn_k_func(trn_func **out, trn_kctx *k, const trn_func_ref *f)
+{
+    if (!f)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "no function is named");
+    if (!k->step->api->func)
+        return trn_errorf(TRN_UNIMPLEMENTED, "function %s: there is no library here", f->name);
+    return k->step->api->func(out, k, f);
+}
+
+trn_host trn_k_host(const trn_kctx *k)
+{
+    return k->step->api && k->step->api->host ? k->step->api->host(k) : (trn_host){0};
+}
+
+trn_func *trn_func_ref_add(trn_func *f)
+{
+    atomic_fetch_add_explicit(&f->ref, 1, memory_order_relaxed);
+    return f;
+}
+
+void trn_func_unref(trn_func *f)
+{
+    if (f && atomic_fetch_sub_explicit(&f->ref, 1, memory_order_acq_rel) == 1)
+        f->type->free(f);
+}
+
+trn_err trn_func_fork(trn_func **out, trn_func *f)
+{
+    return f->type->fork(out, f);
+}
+
+void trn_func_run(trn_func *f, trn_cancel *cancel, trn_tensor *const *args, int n_args, trn_call_done done, void *arg)
+{
+    f->type->run(f, cancel, args, n_args, done, arg);
+}

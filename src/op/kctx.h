@@ -5,6 +5,7 @@
 #include <trainera/op.h>
 
 #include "op/cancel.h"
+#include "op/func.h"
 #include "op/registry.h"
 
 /* The executor's side of the kernel context: op/ declares it, exec/ implements it. */
@@ -14,6 +15,8 @@ typedef struct trn_step_api {
     void (*parallel_for)(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg);
     int (*threads)(const trn_kctx *k);
     trn_err (*check_path)(const trn_kctx *k, const char *path);
+    trn_err (*func)(trn_func **out, trn_kctx *k, const trn_func_ref *f);
+    trn_host (*host)(const trn_kctx *k);
     trn_resmgr *(*step_resmgr)(const trn_kctx *k); /* makes step->step_resmgr when it is not there; [any] */
 } trn_step_api;
 

@@ -11,6 +11,13 @@
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_control)                                                                                                 \
+    X(trn_ops_data_ahead)                                                                                              \
+    X(trn_ops_data_batch)                                                                                              \
+    X(trn_ops_data_files)                                                                                              \
+    X(trn_ops_data_flow)                                                                                               \
+    X(trn_ops_data_func)                                                                                               \
+    X(trn_ops_data_iter)                                                                                               \
+    X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \

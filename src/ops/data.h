@@ -1,0 +1,49 @@
+/* What the dataset families share. The machinery is in res/dataset.h. */
+#ifndef TRN_OPS_DATA_H
+#define TRN_OPS_DATA_H
+
+#include "op/kctx.h"
+#include "ops/kern.h"
+#include "res/dataset.h"
+#include "res/res.h"
+
+/* A dataset op is never folded, merged or dropped: what it makes may draw seeds, read files, count. */
+#define DS_FLAGS (TRN_OP_CHEAP | TRN_OP_BACK)
+#define DS_OUT "output_types:list(type)>=1, output_shapes:list(shape)>=1"
+#define DS_META ", metadata:string=\"\""
+
+/* Scalar inputs by position; INVALID_ARGUMENT that names the argument. */
+trn_err trn_data_i64(int64_t *out, const trn_kctx *k, int i, const char *name) TRN_MUST_USE;
+trn_err trn_data_bool(bool *out, const trn_kctx *k, int i, const char *name) TRN_MUST_USE;
+trn_err trn_data_str(char **out, const trn_kctx *k, int i, const char *name) TRN_MUST_USE; /* the caller frees */
+/* A new dataset of the node on its input 0. Elements as the input has them. */
+trn_err trn_data_on(void *out, trn_kctx *k, const trn_ds_op *op, size_t size) TRN_MUST_USE;
+trn_err trn_data_source(void *out, trn_kctx *k, const trn_ds_op *op, size_t size) TRN_MUST_USE; /* no input; types from the attrs if there are any */
+/* Elements as attrs output_types and output_shapes say. */
+void trn_data_elem_attrs(trn_ds *d, const trn_node *n);
+/* The node's attr names the function; input argument `captured` (NULL: none) what it captured. */
+trn_err trn_data_func(trn_ds *d, trn_kctx *k, const char *attr, const char *captured) TRN_MUST_USE;
+/* The dataset becomes output 0; or it is dropped, when err is set. Returns err. */
+trn_err trn_data_out(trn_kctx *k, void *ds, TRN_OWN trn_err err) TRN_MUST_USE;
+/* Starts `it->in` on the dataset's input 0. */
+trn_err trn_it_start_in(trn_it *it) TRN_MUST_USE;
+trn_err trn_sh_dataset(trn_shctx *s);
+int64_t trn_data_count_same(const trn_ds *d); /* as many as the input */
+trn_ds_do trn_data_pass(trn_it *it, trn_act *a, trn_ds_why why); /* `next` of an operator that changes nothing */
+
+/* Output 0: a handle that owns `r`; output 1, if there is one: a variant that means "delete it" to TensorFlow. Ours goes with the last handle. */
+trn_err trn_data_anonymous(trn_kctx *k, TRN_OWN trn_resource *r, const char *type_name) TRN_MUST_USE;
+
+/* n elements of one component, stacked. */
+trn_err trn_data_stack(trn_tensor **out, trn_elem *const *e, int64_t n, int component) TRN_MUST_USE;
+/* n elements as one, component by component; drop_remainder has been seen to. */
+trn_err trn_data_batch(trn_elem **out, trn_elem *const *e, int64_t n) TRN_MUST_USE;
+/* BatchDataset on another dataset. */
+trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remainder) TRN_MUST_USE;
+/* Slice i of the first dim. */
+trn_err trn_data_slice(trn_tensor **out, const trn_tensor *t, int64_t i) TRN_MUST_USE;
+
+/* Elements that were kept, as a dataset: what windows are. Takes the elements. */
+trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes) TRN_MUST_USE;
+
+#endif

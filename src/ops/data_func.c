@@ -1,0 +1,619 @@
+/* Datasets that call functions of the graph's library, element by element, in order. Those that work ahead are in data_ahead.c. */
+#include <stdlib.h>
+
+#include "ops/data.h"
+
+typedef struct mapped {
+    trn_ds d;
+    bool preserve;     /* an OUT_OF_RANGE of the function is an error, not the end */
+    int64_t cycle, block;
+    trn_elem *state;   /* Scan: the first one */
+} mapped;
+
+static void mapped_free(trn_ds *d) { trn_elem_free(((mapped *)d)->state); }
+
+static trn_err mapped_on(mapped **out, trn_kctx *k, const trn_ds_op *op, const char *attr)
+{
+    mapped *m;
+    TRN_TRY(trn_data_on(&m, k, op, sizeof *m));
+    trn_data_elem_attrs(&m->d, k->node);
+    trn_err err = trn_data_func(&m->d, k, attr, "other_arguments");
+    if (err) {
+        trn_ds_unref(&m->d);
+        return err;
+    }
+    m->preserve = trn_attr_bool(k->node, "preserve_cardinality");
+    *out = m;
+    return TRN_OK;
+}
+
+typedef struct mapped_it {
+    trn_it it;
+    bool calling, over;
+    trn_elem *kept;
+} mapped_it;
+
+static void mapped_stop(trn_it *it) { trn_elem_free(((mapped_it *)it)->kept); }
+
+/* ---- Map ---------------------------------------------------------------------------------------------------------- */
+
+static trn_ds_do map_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    mapped_it *it = (mapped_it *)it_;
+    bool called = it->calling;
+    it->calling = false;
+    switch (why) {
+    case TRN_DS_START:
+        return trn_act_pull_on(a, it_->in);
+    case TRN_DS_GOT:
+        it->calling = true;
+        return TRN_DS_CALL;
+    case TRN_DS_CALLED:
+        return TRN_DS_GIVE;
+    case TRN_DS_ERROR:
+        if (!called || trn_err_code(a->err) != TRN_OUT_OF_RANGE)
+            return TRN_DS_FAIL;
+        trn_err err = a->err;
+        a->err = TRN_OK;
+        if (((mapped *)it_->d)->preserve)
+            a->err = TRN_BAD("Function invocation produced OutOfRangeError: %s", trn_err_msg(err));
+        trn_err_free(err);
+        return a->err ? TRN_DS_FAIL : TRN_DS_END;
+    default:
+        return TRN_DS_END;
+    }
+}
+
+static int64_t map_count(const trn_ds *d)
+{
+    return ((const mapped *)d)->preserve ? trn_ds_count(d->in[0]) : TRN_DS_UNKNOWN;
+}
+
+static const trn_ds_op map_op = {"MapDataset", sizeof(mapped_it), mapped_free, trn_it_start_in, map_next, .count = map_count, .catches = true};
+
+static trn_err map_dataset(trn_kctx *k)
+{
+    mapped *m;
+    TRN_TRY(mapped_on(&m, k, &map_op, "f"));
+    return trn_data_out(k, m, TRN_OK);
+}
+
+/* ---- Filter, TakeWhile -------------------------------------------------------------------------------------------- */
+
+static trn_err predicate(bool *out, const trn_elem *e, const char *what)
+{
+    if (e->n != 1 || e->t[0]->dtype != TRN_BOOL || e->t[0]->count != 1)
+        return TRN_BAD("%s must return a scalar bool.", what);
+    *out = TRN_DATA(e->t[0], bool)[0];
+    return TRN_OK;
+}
+
+static trn_ds_do choose(mapped_it *it, trn_act *a, trn_ds_why why, bool while_true)
+{
+    trn_it *it_ = &it->it;
+    bool yes;
+    trn_err err;
+    switch (why) {
+    case TRN_DS_GOT:
+        trn_elem_free(it->kept);
+        it->kept = trn_elem_copy(a->elem);
+        return TRN_DS_CALL;
+    case TRN_DS_CALLED:
+        err = predicate(&yes, a->elem, while_true ? "TakeWhile's predicate" : "Filter predicate `f`");
+        if (err)
+            return trn_act_fail(a, err);
+        trn_elem *e = it->kept;
+        it->kept = NULL;
+        if (yes)
+            return trn_act_give(a, e);
+        trn_elem_free(e);
+        it->over = while_true;
+        break;
+    case TRN_DS_ENDED:
+        it->over = true;
+        break;
+    default:
+        break;
+    }
+    return it->over ? TRN_DS_END : trn_act_pull_on(a, it_->in);
+}
+
+static trn_ds_do filter_next(trn_it *it, trn_act *a, trn_ds_why why) { return choose((mapped_it *)it, a, why, false); }
+static trn_ds_do take_while_next(trn_it *it, trn_act *a, trn_ds_why why) { return choose((mapped_it *)it, a, why, true); }
+
+static const trn_ds_op filter_op = {"FilterDataset", sizeof(mapped_it), mapped_free, trn_it_start_in, filter_next, .stop = mapped_stop};
+static const trn_ds_op take_while_op = {"TakeWhileDataset", sizeof(mapped_it), mapped_free, trn_it_start_in, take_while_next, .stop = mapped_stop};
+
+static trn_err choosing(trn_kctx *k, const trn_ds_op *op)
+{
+    mapped *m;
+    TRN_TRY(mapped_on(&m, k, op, "predicate"));
+    const trn_ds *in = m->d.in[0];
+    trn_ds_elem_is(&m->d, in->n, in->types, in->shapes);
+    return trn_data_out(k, m, TRN_OK);
+}
+
+static trn_err filter_dataset(trn_kctx *k) { return choosing(k, &filter_op); }
+static trn_err take_while_dataset(trn_kctx *k) { return choosing(k, &take_while_op); }
+
+/* ---- Scan --------------------------------------------------------------------------------------------------------- */
+
+static trn_err scan_start(trn_it *it_)
+{
+    mapped_it *it = (mapped_it *)it_;
+    it->kept = trn_elem_copy(((mapped *)it_->d)->state);
+    return trn_it_start_in(it_);
+}
+
+static trn_ds_do scan_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    mapped_it *it = (mapped_it *)it_;
+    const mapped *m = (mapped *)it_->d;
+    int s = m->state->n;
+    bool called = it->calling;
+    it->calling = false;
+    switch (why) {
+    case TRN_DS_START:
+        return trn_act_pull_on(a, it_->in);
+    case TRN_DS_GOT: {
+        trn_elem *args = trn_elem_new(s + a->elem->n);
+        for (int i = 0; i < args->n; i++)
+            args->t[i] = trn_tensor_ref(i < s ? it->kept->t[i] : a->elem->t[i - s]);
+        trn_elem_free(a->elem);
+        a->elem = args;
+        it->calling = true;
+        return TRN_DS_CALL;
+    }
+    case TRN_DS_CALLED: {
+        if (a->elem->n != s + m->d.n)
+            return trn_act_fail(a, TRN_BAD("the function gave %d values, %d are expected", a->elem->n, s + m->d.n));
+        for (int i = 0; i < s; i++)
+            if (!a->elem->t[i] || a->elem->t[i]->dtype != m->state->t[i]->dtype)
+                return trn_act_fail(a, TRN_BAD("Got wrong type for scan_func return value %d (expected %s).", i, trn_dtype_name(m->state->t[i]->dtype)));
+        trn_elem_free(it->kept);
+        it->kept = trn_elem_of(a->elem->t, s);
+        return trn_act_give(a, trn_elem_of(a->elem->t + s, m->d.n));
+    }
+    case TRN_DS_ERROR:
+        if (called && trn_err_code(a->err) == TRN_OUT_OF_RANGE && !m->preserve) {
+            trn_err_free(a->err);
+            a->err = TRN_OK;
+            return TRN_DS_END;
+        }
+        return TRN_DS_FAIL;
+    default:
+        return TRN_DS_END;
+    }
+}
+
+static const trn_ds_op scan_op = {"ScanDataset", sizeof(mapped_it), mapped_free, scan_start, scan_next, .stop = mapped_stop, .count = map_count,
+                                  .catches = true};
+
+static trn_err scan_dataset(trn_kctx *k)
+{
+    mapped *m;
+    TRN_TRY(mapped_on(&m, k, &scan_op, "f"));
+    int n, first = trn_in_arg(k, "initial_state", &n);
+    m->state = trn_elem_new(n);
+    for (int i = 0; i < n; i++)
+        m->state->t[i] = trn_tensor_ref(trn_in(k, first + i));
+    return trn_data_out(k, m, TRN_OK);
+}
+
+/* ---- FlatMap, Interleave ------------------------------------------------------------------------------------------ */
+
+typedef struct cycle_it {
+    trn_it it;
+    int64_t n, at, in_block, open;
+    trn_it **slot;
+    bool over;   /* of the input */
+    bool inner;  /* what was pulled last: the slot's iterator, else the input */
+} cycle_it;
+
+static trn_err cycle_start(trn_it *it_)
+{
+    cycle_it *it = (cycle_it *)it_;
+    it->n = ((mapped *)it_->d)->cycle;
+    it->slot = trn_xalloc((size_t)it->n * sizeof *it->slot);
+    return trn_it_start_in(it_);
+}
+
+static void cycle_stop(trn_it *it_)
+{
+    cycle_it *it = (cycle_it *)it_;
+    for (int64_t i = 0; it->slot && i < it->n; i++)
+        trn_it_drop(it->slot[i]);
+    free(it->slot);
+}
+
+static void advance(cycle_it *it)
+{
+    it->in_block = 0;
+    it->at = (it->at + 1) % it->n;
+}
+
+/* The function's result is a dataset: walk it in this slot. */
+static trn_err open_slot(cycle_it *it, const trn_elem *e)
+{
+    if (e->n != 1 || !e->t[0] || e->t[0]->dtype != TRN_VARIANT)
+        return TRN_BAD("The function must return a single scalar of dtype DT_VARIANT.");
+    trn_ds *d;
+    TRN_TRY(trn_ds_in(&d, e->t[0]));
+    const trn_ds *own = it->it.d;
+    if (d->n != own->n)
+        return TRN_BAD("the function's dataset has %d components, %d are expected", d->n, own->n);
+    TRN_TRY(trn_it_new(&it->slot[it->at], d, it->it.root));
+    it->open++;
+    return TRN_OK;
+}
+
+static trn_ds_do cycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    cycle_it *it = (cycle_it *)it_;
+    int64_t block = ((mapped *)it_->d)->block;
+    trn_err err;
+    switch (why) {
+    case TRN_DS_GOT:
+        if (!it->inner)
+            return TRN_DS_CALL;
+        if (++it->in_block == block)
+            advance(it);
+        return TRN_DS_GIVE;
+    case TRN_DS_CALLED:
+        if ((err = open_slot(it, a->elem)))
+            return trn_act_fail(a, err);
+        break;
+    case TRN_DS_ENDED:
+        if (it->inner) {
+            trn_it_drop(it->slot[it->at]);
+            it->slot[it->at] = NULL;
+            it->open--;
+            advance(it);
+        } else {
+            it->over = true;
+        }
+        break;
+    default:
+        break;
+    }
+    while (!it->over || it->open > 0) {
+        if (it->slot[it->at]) {
+            it->inner = true;
+            return trn_act_pull_on(a, it->slot[it->at]);
+        }
+        if (!it->over) {
+            it->inner = false;
+            return trn_act_pull_on(a, it_->in);
+        }
+        advance(it);
+    }
+    return TRN_DS_END;
+}
+
+static const trn_ds_op cycle_op = {"InterleaveDataset", sizeof(cycle_it), mapped_free, cycle_start, cycle_next, .stop = cycle_stop};
+
+#define MAX_CYCLE (1 << 20)
+
+static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block)
+{
+    mapped *m;
+    TRN_TRY(mapped_on(&m, k, &cycle_op, "f"));
+    m->cycle = cycle;
+    m->block = block;
+    return trn_data_out(k, m, TRN_OK);
+}
+
+static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX); }
+
+static trn_err interleave_dataset(trn_kctx *k)
+{
+    int64_t cycle, block;
+    TRN_TRY(trn_data_i64(&cycle, k, trn_in_arg(k, "cycle_length", NULL), "cycle_length"));
+    TRN_TRY(trn_data_i64(&block, k, trn_in_arg(k, "block_length", NULL), "block_length"));
+    trn_host host = trn_k_host(k);
+    if (cycle == -1)
+        cycle = trn_host_threads(&host);
+    TRN_CHECK_ARG(cycle > 0 && cycle <= MAX_CYCLE, "cycle_length must be greater than zero.");
+    TRN_CHECK_ARG(block > 0, "block_length must be greater than zero.");
+    return cycle_dataset(k, cycle, block);
+}
+
+/* ---- GroupByWindow ------------------------------------------------------------------------------------------------- */
+
+typedef struct grouped {
+    trn_ds d;             /* f: key */
+    trn_func *reduce, *size;
+    int n_rcap, n_scap;
+    trn_tensor **rcap, **scap;
+} grouped;
+
+typedef struct group {
+    int64_t key, size;
+    int n, cap;
+    trn_elem **e;
+} group;
+
+typedef struct group_it {
+    trn_it it;
+    trn_func *reduce, *size;
+    trn_elem *kept;
+    int n, cap, at;
+    group *g;
+    trn_it *out; /* walk over a reduced window */
+    enum { G_KEY, G_SIZE, G_REDUCE } step;
+    bool over, inner;
+} group_it;
+
+static void grouped_free(trn_ds *d)
+{
+    grouped *g = (grouped *)d;
+    for (int i = 0; i < g->n_rcap; i++)
+        trn_tensor_unref(g->rcap[i]);
+    for (int i = 0; i < g->n_scap; i++)
+        trn_tensor_unref(g->scap[i]);
+    free(g->rcap);
+    free(g->scap);
+    trn_func_unref(g->reduce);
+    trn_func_unref(g->size);
+}
+
+static trn_err group_start(trn_it *it_)
+{
+    group_it *it = (group_it *)it_;
+    const grouped *g = (grouped *)it_->d;
+    TRN_TRY(trn_func_fork(&it->reduce, g->reduce));
+    TRN_TRY(trn_func_fork(&it->size, g->size));
+    return trn_it_start_in(it_);
+}
+
+static void group_stop(trn_it *it_)
+{
+    group_it *it = (group_it *)it_;
+    for (int i = 0; i < it->n; i++) {
+        for (int j = 0; j < it->g[i].n; j++)
+            trn_elem_free(it->g[i].e[j]);
+        free(it->g[i].e);
+    }
+    free(it->g);
+    trn_elem_free(it->kept);
+    trn_it_drop(it->out);
+    trn_func_unref(it->reduce);
+    trn_func_unref(it->size);
+}
+
+static trn_err int_result(int64_t *out, const trn_elem *e, const char *what)
+{
+    if (e->n != 1 || !e->t[0] || e->t[0]->dtype != TRN_INT64 || e->t[0]->count != 1)
+        return TRN_BAD("`%s` must return a scalar int64.", what);
+    *out = TRN_DATA(e->t[0], int64_t)[0];
+    return TRN_OK;
+}
+
+/* Calls another function than the dataset's own, with what that one captured. */
+static trn_ds_do call_with(trn_act *a, trn_func *f, trn_tensor *const *args, int n, trn_tensor *const *cap, int n_cap)
+{
+    trn_elem *e = trn_elem_new(n + n_cap);
+    for (int i = 0; i < n + n_cap; i++)
+        e->t[i] = trn_tensor_ref(i < n ? args[i] : cap[i - n]);
+    trn_elem_free(a->elem);
+    a->elem = e;
+    a->fn = f;
+    return TRN_DS_CALL;
+}
+
+/* A full window (or what is left of one) goes to the reduce function as a dataset. */
+static trn_ds_do reduce_group(group_it *it, trn_act *a, int at)
+{
+    const grouped *d = (grouped *)it->it.d;
+    const trn_ds *in = d->d.in[0];
+    group *g = &it->g[at];
+    trn_tensor *args[2] = {trn_tensor_i64(g->key), NULL};
+    trn_ds *window;
+    trn_err err = trn_data_memory(&window, g->e, g->n, in->n, in->types, in->shapes);
+    *g = it->g[--it->n];
+    if (!err)
+        err = trn_ds_tensor(&args[1], window);
+    if (err) {
+        trn_tensor_unref(args[0]);
+        return trn_act_fail(a, err);
+    }
+    it->step = G_REDUCE;
+    trn_ds_do what = call_with(a, it->reduce, args, 2, d->rcap, d->n_rcap);
+    trn_tensor_unref(args[0]);
+    trn_tensor_unref(args[1]);
+    return what;
+}
+
+static int find_group(group_it *it, int64_t key)
+{
+    for (int i = 0; i < it->n; i++)
+        if (it->g[i].key == key)
+            return i;
+    return -1;
+}
+
+/* At the end of the input the groups are emptied in the order of their keys. */
+static int least_group(const group_it *it)
+{
+    int best = 0;
+    for (int i = 1; i < it->n; i++)
+        if (it->g[i].key < it->g[best].key)
+            best = i;
+    return best;
+}
+
+static trn_ds_do add_to_group(group_it *it, trn_act *a)
+{
+    group *g = &it->g[it->at];
+    TRN_PUSH(g->e, g->n, g->cap, it->kept);
+    it->kept = NULL;
+    if (g->n == g->size)
+        return reduce_group(it, a, it->at);
+    it->inner = false;
+    return trn_act_pull_on(a, it->it.in);
+}
+
+static trn_ds_do group_called(group_it *it, trn_act *a)
+{
+    const grouped *d = (grouped *)it->it.d;
+    int64_t v;
+    trn_err err = TRN_OK;
+    trn_ds *window;
+    switch (it->step) {
+    case G_KEY:
+        if ((err = int_result(&v, a->elem, "key_func")))
+            break;
+        if ((it->at = find_group(it, v)) >= 0)
+            return add_to_group(it, a);
+        TRN_PUSH(it->g, it->n, it->cap, (group){.key = v});
+        it->at = it->n - 1;
+        it->step = G_SIZE;
+        trn_tensor *key = trn_tensor_i64(v);
+        trn_ds_do what = call_with(a, it->size, &key, 1, d->scap, d->n_scap);
+        trn_tensor_unref(key);
+        return what;
+    case G_SIZE:
+        if (!(err = int_result(&v, a->elem, "window_size_func")) && v <= 0)
+            err = TRN_BAD("Window size must be greater than zero, but got %lld.", (long long)v);
+        if (err) {
+            it->n--;
+            break;
+        }
+        it->g[it->at].size = v;
+        return add_to_group(it, a);
+    case G_REDUCE:
+        if (a->elem->n != 1 || !a->elem->t[0] || a->elem->t[0]->dtype != TRN_VARIANT)
+            err = TRN_BAD("`reduce_func` must return a single scalar of dtype DT_VARIANT.");
+        if (!err)
+            err = trn_ds_in(&window, a->elem->t[0]);
+        if (!err)
+            err = trn_it_new(&it->out, window, it->it.root);
+        if (!err) {
+            it->inner = true;
+            return trn_act_pull_on(a, it->out);
+        }
+    }
+    return trn_act_fail(a, err);
+}
+
+static trn_ds_do group_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    group_it *it = (group_it *)it_;
+    switch (why) {
+    case TRN_DS_GOT:
+        if (it->inner)
+            return TRN_DS_GIVE;
+        trn_elem_free(it->kept);
+        it->kept = trn_elem_copy(a->elem);
+        it->step = G_KEY;
+        return TRN_DS_CALL;
+    case TRN_DS_CALLED:
+        return group_called(it, a);
+    case TRN_DS_ENDED:
+        if (it->inner) {
+            trn_it_drop(it->out);
+            it->out = NULL;
+        } else {
+            it->over = true;
+        }
+        break;
+    default:
+        break;
+    }
+    if (it->out) {
+        it->inner = true;
+        return trn_act_pull_on(a, it->out);
+    }
+    if (!it->over) {
+        it->inner = false;
+        return trn_act_pull_on(a, it_->in);
+    }
+    return it->n ? reduce_group(it, a, least_group(it)) : TRN_DS_END;
+}
+
+static const trn_ds_op group_op = {"GroupByWindowDataset", sizeof(group_it), grouped_free, group_start, group_next, .stop = group_stop};
+
+static trn_err other_func(trn_func **f, trn_tensor ***cap, int *n_cap, trn_kctx *k, const char *attr, const char *arg)
+{
+    TRN_TRY(trn_k_func(f, k, trn_attr_func(k->node, attr)));
+    int n, first = trn_in_arg(k, arg, &n);
+    *cap = trn_xalloc(((size_t)n + 1) * sizeof **cap);
+    for (int i = 0; i < n; i++)
+        (*cap)[(*n_cap)++] = trn_tensor_ref(trn_in(k, first + i));
+    return TRN_OK;
+}
+
+static trn_err group_by_window_dataset(trn_kctx *k)
+{
+    grouped *g;
+    TRN_TRY(trn_data_on(&g, k, &group_op, sizeof *g));
+    trn_data_elem_attrs(&g->d, k->node);
+    trn_err err = trn_data_func(&g->d, k, "key_func", "key_func_other_arguments");
+    if (!err)
+        err = other_func(&g->reduce, &g->rcap, &g->n_rcap, k, "reduce_func", "reduce_func_other_arguments");
+    if (!err)
+        err = other_func(&g->size, &g->scap, &g->n_scap, k, "window_size_func", "window_size_func_other_arguments");
+    return trn_data_out(k, g, err);
+}
+
+/* ---- Generator ---------------------------------------------------------------------------------------------------- */
+
+static trn_err generator_dataset(trn_kctx *k)
+{
+    return trn_errorf(TRN_UNIMPLEMENTED, "from_generator needs Python in the server's process (PyFunc); there is none here. Feed the values, or read "
+                                         "them from files");
+}
+
+#define F_ARGS "f:func, Targuments:list(type)>=0, "
+#define P_ARGS "predicate:func, Targuments:list(type)>=0, "
+#define CYCLE ", cycle_length:i64, block_length:i64"
+#define AHEAD ", buffer_output_elements:i64, prefetch_input_elements:i64"
+#define DET "deterministic:string=\"default\", "
+
+const trn_op trn_ops_data_func[] = {
+    {"MapDataset",
+     "input_dataset:var, other_arguments:Targuments -> handle:var; " F_ARGS DS_OUT
+     ", use_inter_op_parallelism:bool=true, preserve_cardinality:bool=false" DS_META,
+     trn_sh_dataset, map_dataset, DS_FLAGS},
+    {"FilterDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT DS_META, trn_sh_dataset, filter_dataset, DS_FLAGS},
+    {"ParallelFilterDataset",
+     "input_dataset:var, other_arguments:Targuments, num_parallel_calls:i64 -> handle:var; predicate:func, " DET "Targuments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, filter_dataset, DS_FLAGS},
+    {"TakeWhileDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT DS_META, trn_sh_dataset, take_while_dataset,
+     DS_FLAGS},
+    {"ScanDataset",
+     "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> handle:var; f:func, Tstate:list(type)>=1, Targuments:list(type)>=0, " DS_OUT
+     ", preserve_cardinality:bool=false, use_default_device:bool=true" DS_META,
+     trn_sh_dataset, scan_dataset, DS_FLAGS},
+    {"FlatMapDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " F_ARGS DS_OUT DS_META, trn_sh_dataset, flat_map_dataset, DS_FLAGS},
+    {"InterleaveDataset", "input_dataset:var, other_arguments:Targuments" CYCLE " -> handle:var; " F_ARGS DS_OUT DS_META, trn_sh_dataset,
+     interleave_dataset, DS_FLAGS},
+    {"ParallelInterleaveDataset", "input_dataset:var, other_arguments:Targuments" CYCLE ", sloppy:bool" AHEAD " -> handle:var; " F_ARGS DS_OUT DS_META,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"ExperimentalParallelInterleaveDataset", "input_dataset:var, other_arguments:Targuments" CYCLE ", sloppy:bool" AHEAD " -> handle:var; " F_ARGS DS_OUT,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"LegacyParallelInterleaveDatasetV2",
+     "input_dataset:var, other_arguments:Targuments" CYCLE AHEAD " -> handle:var; f:func, " DET "Targuments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"ParallelInterleaveDatasetV2",
+     "input_dataset:var, other_arguments:Targuments" CYCLE ", num_parallel_calls:i64 -> handle:var; " F_ARGS DS_OUT ", sloppy:bool=false" DS_META,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"ParallelInterleaveDatasetV3",
+     "input_dataset:var, other_arguments:Targuments" CYCLE ", num_parallel_calls:i64 -> handle:var; f:func, " DET "Targuments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"ParallelInterleaveDatasetV4",
+     "input_dataset:var, other_arguments:Targuments" CYCLE AHEAD ", num_parallel_calls:i64 -> handle:var; f:func, " DET
+     "Targuments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, interleave_dataset, DS_FLAGS},
+    {"GroupByWindowDataset",
+     "input_dataset:var, key_func_other_arguments:Tkey_func_other_arguments, reduce_func_other_arguments:Treduce_func_other_arguments, "
+     "window_size_func_other_arguments:Twindow_size_func_other_arguments -> handle:var; key_func:func, reduce_func:func, window_size_func:func, "
+     "Tkey_func_other_arguments:list(type)>=0, Treduce_func_other_arguments:list(type)>=0, Twindow_size_func_other_arguments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, group_by_window_dataset, DS_FLAGS},
+    {"GeneratorDataset",
+     "init_func_other_args:Tinit_func_args, next_func_other_args:Tnext_func_args, finalize_func_other_args:Tfinalize_func_args -> handle:var; "
+     "init_func:func, next_func:func, finalize_func:func, Tinit_func_args:list(type)>=0, Tnext_func_args:list(type)>=0, "
+     "Tfinalize_func_args:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, generator_dataset, DS_FLAGS | TRN_OP_STATEFUL},
+    {0},
+};

@@ -24,6 +24,7 @@ static trn_err make_var(trn_resource **out, void *arg)
     struct made *m = arg;
     trn_var *v;
     TRN_TRY(trn_var_new(&v, m->name, m->dtype, m->shape));
+    v->base.type = &trn_refvar_type;
     *out = &v->base;
     return TRN_OK;
 }
@@ -37,7 +38,7 @@ static trn_err variable(trn_kctx *k)
     if (m.shape->rank == 0 && strcmp(k->node->op, "Variable") == 0)
         m.shape = &unknown; /* the old op writes "unknown" as a scalar */
     trn_var *v;
-    TRN_TRY(trn_resmgr_get_or_make(&v, trn_k_resmgr(k), container, name, &trn_var_type, make_var, &m));
+    TRN_TRY(trn_resmgr_get_or_make(&v, trn_k_resmgr(k), container, name, &trn_refvar_type, make_var, &m));
     if (v->dtype != m.dtype) {
         trn_err err = TRN_BAD("variable %s exists with dtype %s, this node says %s", name, trn_dtype_name(v->dtype),
                               trn_dtype_name(m.dtype));
@@ -472,7 +473,7 @@ static trn_err destroy_resource(trn_kctx *k)
     const trn_handle *h = TRN_DATA(t, trn_handle *)[0];
     if (h->res)
         return TRN_OK; /* goes with its last handle */
-    trn_err err = trn_resmgr_del(trn_k_resmgr(k), h->container, h->name, NULL);
+    trn_err err = trn_resmgr_del_handle(trn_k_resmgr(k), h);
     if (err && trn_err_code(err) == TRN_NOT_FOUND && trn_attr_bool(k->node, "ignore_lookup_error")) {
         trn_err_free(err);
         err = TRN_OK;

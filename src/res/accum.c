@@ -450,6 +450,7 @@ static void accum_clear(trn_resource *r)
 }
 
 const trn_restype trn_accum_type = {.name = "ConditionalAccumulator",
+                                    .handle = "tensorflow::ConditionalAccumulatorBase",
                                     .free = accum_free,
                                     .bytes = accum_bytes,
                                     .describe = accum_describe,

@@ -267,6 +267,7 @@ static void barrier_clear(trn_resource *r)
 }
 
 const trn_restype trn_barrier_type = {.name = "Barrier",
+                                      .handle = "tensorflow::barrier::Barrier",
                                       .free = barrier_free,
                                       .bytes = barrier_bytes,
                                       .describe = barrier_describe,

@@ -672,7 +672,7 @@ static void queue_clear(trn_resource *r)
 }
 
 const trn_restype trn_queue_type = {
-    .name = "Queue", .free = queue_free, .bytes = queue_bytes, .describe = queue_describe, .close = queue_clear};
+    .name = "Queue", .handle = "tensorflow::QueueInterface", .free = queue_free, .bytes = queue_bytes, .describe = queue_describe, .close = queue_clear};
 
 static void *dup_bytes(const void *p, size_t n) { return n ? memcpy(trn_xalloc(n), p, n) : NULL; }
 

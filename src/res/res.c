@@ -1,4 +1,4 @@
-/* The table of resources: (container, name) → resource, in shards by hash so that kernels of many threads do not meet at one lock. */
+/* The table of resources: (container, name, type) → resource, in shards by hash so that kernels of many threads do not meet at one lock. */
 #include "res/res.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 typedef struct shard {
     trn_mutex mu;
-    trn_map *map; /* "container\0name" → trn_resource, one reference each */
+    trn_map *map; /* "container\0name\0type" → trn_resource, one reference each */
 } __attribute__((aligned(64))) shard;
 
 struct trn_resmgr {
@@ -78,20 +78,24 @@ void trn_resmgr_unref(trn_resmgr *m)
 
 typedef struct key {
     char *p;
-    size_t n;
+    size_t n, n_name; /* all of it; without the type */
     char in[192];
 } key;
 
-static shard *find_shard(key *k, trn_resmgr *m, const char *container, const char *name)
+/* All types of one name are in one shard, so that any of them can be found without knowing the type. */
+static shard *find_shard(key *k, trn_resmgr *m, const char *container, const char *name, const trn_restype *type)
 {
     if (!container || !*container)
         container = m->container;
-    size_t nc = strlen(container), nn = strlen(name);
-    k->n = nc + 1 + nn;
+    size_t nc = strlen(container), nn = strlen(name), nt = type ? strlen(type->name) : 0;
+    k->n_name = nc + 1 + nn + 1;
+    k->n = k->n_name + nt;
     k->p = k->n <= sizeof k->in ? k->in : trn_xalloc(k->n);
     memcpy(k->p, container, nc + 1);
-    memcpy(k->p + nc + 1, name, nn);
-    return &m->shard[(trn_hash(k->p, k->n) >> 32) % SHARDS]; /* the map uses the low bits */
+    memcpy(k->p + nc + 1, name, nn + 1);
+    if (nt)
+        memcpy(k->p + k->n_name, type->name, nt);
+    return &m->shard[(trn_hash(k->p, k->n_name) >> 32) % SHARDS]; /* the map uses the low bits */
 }
 
 static void key_fini(key *k)
@@ -105,32 +109,45 @@ static const char *shown(const trn_resmgr *m, const char *container)
     return container && *container ? container : m->container;
 }
 
-static trn_err wrong_type(const trn_resmgr *m, const char *container, const char *name, const trn_resource *r,
-                          const trn_restype *wanted)
+static trn_err not_found(const trn_resmgr *m, const char *container, const char *name, const char *type)
 {
-    return trn_errorf(TRN_INVALID_ARGUMENT, "Resource %s/%s is a %s, not a %s", shown(m, container), name, r->type->name,
-                      wanted->name);
+    return trn_errorf(TRN_NOT_FOUND, "Resource %s/%s%s%s does not exist.", shown(m, container), name, type ? "/" : "", type ? type : "");
 }
 
-static trn_err not_found(const trn_resmgr *m, const char *container, const char *name, const trn_restype *type)
+/* `type` NULL: any type, or the one that handles call `handle`; *k becomes the key of what was found. */
+static trn_resource *find(shard *s, key *k, const trn_restype *type, const char *handle)
 {
-    return trn_errorf(TRN_NOT_FOUND, "Resource %s/%s%s%s does not exist.", shown(m, container), name, type ? "/" : "",
-                      type ? type->name : "");
+    if (type)
+        return trn_map_get(s->map, k->p, k->n);
+    const char *p;
+    size_t len;
+    void *v;
+    for (size_t it = 0; s->map && trn_map_next(s->map, &it, &p, &len, &v);) {
+        const trn_resource *r = v;
+        if (len < k->n_name || memcmp(p, k->p, k->n_name) != 0 || (handle && r->type->handle && strcmp(r->type->handle, handle) != 0))
+            continue;
+        char *whole = trn_xalloc(len);
+        memcpy(whole, p, len);
+        if (k->p != k->in)
+            free(k->p);
+        k->p = whole;
+        k->n = len;
+        return v;
+    }
+    return NULL;
 }
 
 trn_err trn_resmgr_get(void *out, trn_resmgr *m, const char *container, const char *name, const trn_restype *type)
 {
     key k;
-    shard *s = find_shard(&k, m, container, name);
+    shard *s = find_shard(&k, m, container, name, type);
     trn_err err = TRN_OK;
     trn_lock(&s->mu);
-    trn_resource *r = trn_map_get(s->map, k.p, k.n);
-    if (!r)
-        err = not_found(m, container, name, type);
-    else if (type && r->type != type)
-        err = wrong_type(m, container, name, r, type);
-    else
+    trn_resource *r = find(s, &k, type, NULL);
+    if (r)
         *(trn_resource **)out = trn_resource_ref(r);
+    else
+        err = not_found(m, container, name, type ? type->name : NULL);
     trn_unlock(&s->mu);
     key_fini(&k);
     return err;
@@ -147,7 +164,7 @@ trn_err trn_resmgr_get_or_make(void *out, trn_resmgr *m, const char *container, 
                                trn_err (*make)(trn_resource **out, void *arg), void *arg)
 {
     key k;
-    shard *s = find_shard(&k, m, container, name);
+    shard *s = find_shard(&k, m, container, name, type);
     trn_err err = TRN_OK;
     trn_lock(&s->mu);
     trn_resource *r = trn_map_get(s->map, k.p, k.n);
@@ -155,8 +172,6 @@ trn_err trn_resmgr_get_or_make(void *out, trn_resmgr *m, const char *container, 
         err = make(&r, arg);
         if (!err)
             shard_put(s, &k, r);
-    } else if (type && r->type != type) {
-        err = wrong_type(m, container, name, r, type);
     }
     if (!err)
         *(trn_resource **)out = trn_resource_ref(r);
@@ -168,7 +183,7 @@ trn_err trn_resmgr_get_or_make(void *out, trn_resmgr *m, const char *container, 
 trn_err trn_resmgr_put(trn_resmgr *m, const char *container, const char *name, trn_resource *r)
 {
     key k;
-    shard *s = find_shard(&k, m, container, name);
+    shard *s = find_shard(&k, m, container, name, r->type);
     trn_err err = TRN_OK;
     trn_lock(&s->mu);
     if (trn_map_get(s->map, k.p, k.n))
@@ -182,24 +197,38 @@ trn_err trn_resmgr_put(trn_resmgr *m, const char *container, const char *name, t
     return err;
 }
 
-trn_err trn_resmgr_del(trn_resmgr *m, const char *container, const char *name, const trn_restype *type)
+static trn_err del(trn_resmgr *m, const char *container, const char *name, const trn_restype *type, const char *handle)
 {
     key k;
-    shard *s = find_shard(&k, m, container, name);
+    shard *s = find_shard(&k, m, container, name, type);
     trn_err err = TRN_OK;
     trn_lock(&s->mu);
-    trn_resource *r = trn_map_get(s->map, k.p, k.n);
-    if (!r)
-        err = not_found(m, container, name, type);
-    else if (type && r->type != type)
-        err = wrong_type(m, container, name, r, type);
-    else
+    trn_resource *r = find(s, &k, type, handle);
+    if (r)
         trn_map_del(s->map, k.p, k.n);
+    else
+        err = not_found(m, container, name, type ? type->name : handle);
     trn_unlock(&s->mu);
     key_fini(&k);
     if (!err)
         trn_resource_unref(r);
     return err;
+}
+
+trn_err trn_resmgr_del(trn_resmgr *m, const char *container, const char *name, const trn_restype *type)
+{
+    return del(m, container, name, type, NULL);
+}
+
+/* Other programs may write the type's name in their own way; then the names must do. */
+static const char *known_type(const trn_handle *h)
+{
+    return h->type_name && strncmp(h->type_name, "tensorflow::", 12) == 0 ? h->type_name : NULL;
+}
+
+trn_err trn_resmgr_del_handle(trn_resmgr *m, const trn_handle *h)
+{
+    return del(m, h->container, h->name, NULL, known_type(h));
 }
 
 /* Out of the table under the lock, closed and dropped without it: close() wakes kernels, which may come back here. */
@@ -280,6 +309,9 @@ static trn_err by_handle(void *out, trn_kctx *k, int i, const trn_tensor *t, con
         *(trn_resource **)out = trn_resource_ref(r);
         return TRN_OK;
     }
+    if (type && type->handle && known_type(h) && strcmp(h->type_name, type->handle) != 0)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Trying to access resource %s using the wrong type. Expected %s got %s", h->name, type->handle,
+                          h->type_name);
     if (!same_task(h->device, k->node->device))
         return trn_errorf(TRN_INVALID_ARGUMENT, "Trying to access resource %s located in device %s from device %s", h->name,
                           h->device, k->node->device);

@@ -1,5 +1,5 @@
-/* Containers: where variables, queues, accumulators, tables and iterators live, found by (container, name) and shared by every session of the
- * task (or by one session, when it asked to be isolated). */
+/* Containers: where variables, queues, accumulators, tables and iterators live, found by (container, name, type) and shared by every session of the
+ * task (or by one session, when it asked to be isolated). As in TensorFlow, a queue and a variable may have one name. */
 #ifndef TRN_RES_H
 #define TRN_RES_H
 
@@ -9,7 +9,8 @@
 
 typedef struct trn_resource trn_resource;
 typedef struct trn_restype {
-    const char *name; /* for messages and handles: "Variable", "FIFOQueue" */
+    const char *name; /* for messages: "Variable", "FIFOQueue"; no two types have the same */
+    const char *handle; /* what a handle to one says it is ("tensorflow::Var"), so that another's is refused; NULL: not checked */
     void (*free)(trn_resource *r);
     size_t (*bytes)(trn_resource *r);                 /* memory it holds, for /metrics; NULL: 0 */
     void (*describe)(trn_resource *r, trn_sb *out);   /* one line for the status page; NULL: nothing */
@@ -28,13 +29,15 @@ void trn_resource_unref(void *r);
 trn_resmgr *trn_resmgr_new(const char *default_container);
 trn_resmgr *trn_resmgr_ref(trn_resmgr *m);
 void trn_resmgr_unref(trn_resmgr *m);
-/* container "" is the default one ("localhost"). What is given out is a reference. A name that holds another type: INVALID_ARGUMENT. */
+/* container "" is the default one ("localhost"). What is given out is a reference. type NULL: whatever has the name. */
 trn_err trn_resmgr_get(void *out, trn_resmgr *m, const char *container, const char *name, const trn_restype *type) TRN_MUST_USE; /* or NOT_FOUND */
 /* make(out, arg) runs under the table's lock: it must be quick and take no other lock of lower rank. */
 trn_err trn_resmgr_get_or_make(void *out, trn_resmgr *m, const char *container, const char *name, const trn_restype *type,
                                trn_err (*make)(trn_resource **out, void *arg), void *arg) TRN_MUST_USE;
 trn_err trn_resmgr_put(trn_resmgr *m, const char *container, const char *name, TRN_OWN trn_resource *r) TRN_MUST_USE; /* ALREADY_EXISTS */
 trn_err trn_resmgr_del(trn_resmgr *m, const char *container, const char *name, const trn_restype *type) TRN_MUST_USE; /* NOT_FOUND */
+/* The same for what a handle names: its container, name and type. */
+trn_err trn_resmgr_del_handle(trn_resmgr *m, const trn_handle *h) TRN_MUST_USE;
 void trn_resmgr_clear(trn_resmgr *m, const char *container); /* NULL: all containers */
 /* For metrics and the status page; runs under the lock. */
 void trn_resmgr_each(trn_resmgr *m, void (*fn)(void *arg, const char *container, const char *name, trn_resource *r), void *arg);

@@ -52,7 +52,7 @@ static void table_describe(trn_resource *r, trn_sb *out)
 }
 
 const trn_restype trn_table_type = {
-    .name = "LookupTable", .free = table_free, .bytes = table_bytes, .describe = table_describe};
+    .name = "LookupTable", .handle = "tensorflow::lookup::LookupInterface", .free = table_free, .bytes = table_bytes, .describe = table_describe};
 
 static trn_table *new_table(trn_table_kind kind, trn_dtype key, trn_dtype value, const trn_shape *key_shape,
                             const trn_shape *value_shape)

@@ -16,7 +16,8 @@ struct trn_var {
     char *name;       /* for messages */
     bool is_init;     /* resource variables: assigned once; ref variables: value != NULL */
 };
-extern const trn_restype trn_var_type; /* "Var": TensorFlow's type name */
+extern const trn_restype trn_var_type;    /* "Var": TensorFlow's type name */
+extern const trn_restype trn_refvar_type; /* reference variables: the same struct, but not found under the name of a resource variable */
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;
 /* A reference to the value, or FAILED_PRECONDITION that names the variable. Takes the lock. */
 trn_err trn_var_read(trn_tensor **out, trn_var *v) TRN_MUST_USE;

@@ -282,7 +282,7 @@ trn_peers *trn_worker_peers(const trn_worker *w)
 static void count_resource(void *arg, const char *container, const char *name, trn_resource *r)
 {
     trn_worker_stats *st = arg;
-    if (r->type == &trn_var_type) {
+    if (r->type == &trn_var_type || r->type == &trn_refvar_type) {
         st->variables++;
         st->variable_bytes += r->type->bytes ? r->type->bytes(r) : 0;
     }

@@ -16,6 +16,27 @@ def graph():
         yield g
 
 
+def test_one_name_many_kinds(fresh, graph):
+    """A name belongs to a kind of thing: a queue, an accumulator and variables of both kinds may share one, as in TensorFlow."""
+    with tf.device(P0):
+        q = tf.FIFOQueue(3, tf.int32, shapes=[[]], shared_name="same")
+        v = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="same")
+        r = tf.raw_ops.VariableV2(dtype=tf.float32, shape=[], shared_name="same")
+        acc = tf.ConditionalAccumulator(tf.float32, shape=[], shared_name="same")
+        setup = [q.enqueue(7), tf.raw_ops.AssignVariableOp(resource=v, value=2.0), tf.raw_ops.Assign(ref=r, value=3.0), acc.apply_grad(4.0)]
+        fetch = [q.dequeue(), tf.raw_ops.ReadVariableOp(resource=v, dtype=tf.float32), tf.identity(r), acc.take_grad(1)]
+        gone = tf.raw_ops.DestroyResourceOp(resource=v, ignore_lookup_error=False)
+        there = [tf.raw_ops.VarIsInitializedOp(resource=v), tf.raw_ops.IsVariableInitialized(ref=r), q.size()]
+        wrong = tf.raw_ops.ReadVariableOp(resource=q.queue_ref, dtype=tf.float32)
+    with session(fresh) as s:
+        s.run(setup)
+        assert s.run(fetch) == [7, 2.0, 3.0, 4.0]
+        s.run(gone)
+        assert s.run(there) == [False, True, 0]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="wrong type"):
+            s.run(wrong)
+
+
 @pytest.mark.asan
 def test_queue_kinds(fresh, graph):
     with tf.device(P0):

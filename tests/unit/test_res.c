@@ -21,8 +21,8 @@ static void thing_free(trn_resource *r)
     free(r);
 }
 static void thing_close(trn_resource *r) { ++*((thing *)r)->closed; }
-static const trn_restype thing_type = {.name = "Thing", .free = thing_free, .close = thing_close};
-static const trn_restype other_type = {.name = "Other", .free = thing_free};
+static const trn_restype thing_type = {.name = "Thing", .handle = "tensorflow::Thing", .free = thing_free, .close = thing_close};
+static const trn_restype other_type = {.name = "Other", .handle = "tensorflow::Other", .free = thing_free};
 
 static int closed, freed;
 
@@ -60,15 +60,14 @@ static void table(void **state)
     assert_ptr_equal(a, b);
     trn_resource_unref(a);
     trn_resource_unref(b);
-    code_is(trn_resmgr_get(&a, m, "", "x", &other_type), TRN_INVALID_ARGUMENT, "is a Thing, not a Other");
-    code_is(trn_resmgr_get_or_make(&a, m, "", "x", &other_type, make_thing, NULL), TRN_INVALID_ARGUMENT, "Thing");
+    code_is(trn_resmgr_get(&a, m, "", "x", &other_type), TRN_NOT_FOUND, "localhost/x/Other");
     trn_resource *r;
     assert_null(make_thing(&r, NULL));
     code_is(trn_resmgr_put(m, "", "x", r), TRN_ALREADY_EXISTS, "x");
     assert_int_equal(freed, 1);
     assert_null(make_thing(&r, NULL));
     assert_null(trn_resmgr_put(m, "c", "x", r)); /* another container */
-    code_is(trn_resmgr_del(m, "c", "x", &other_type), TRN_INVALID_ARGUMENT, "Thing");
+    code_is(trn_resmgr_del(m, "c", "x", &other_type), TRN_NOT_FOUND, "c/x/Other");
     assert_null(trn_resmgr_del(m, "c", "x", &thing_type));
     assert_int_equal(freed, 2);
     code_is(trn_resmgr_del(m, "c", "x", &thing_type), TRN_NOT_FOUND, "c/x");
@@ -164,6 +163,44 @@ static void fake_init(fake *f, trn_resmgr *m, trn_tensor *t)
     f->k = (trn_kctx){.node = &f->node, .in = f->in, .n_in = 1, .step = &f->step};
 }
 
+static trn_err make_other(trn_resource **out, void *arg)
+{
+    TRN_TRY(make_thing(out, arg));
+    (*out)->type = &other_type;
+    return TRN_OK;
+}
+
+/* Things of different types may have one name. */
+static void types(void **state)
+{
+    closed = freed = 0;
+    trn_resmgr *m = trn_resmgr_new("");
+    thing *a, *b, *c;
+    assert_null(trn_resmgr_get_or_make(&a, m, "", "x", &thing_type, make_thing, NULL));
+    assert_null(trn_resmgr_get_or_make(&b, m, "", "x", &other_type, make_other, NULL));
+    assert_ptr_not_equal(a, b);
+    assert_null(trn_resmgr_get(&c, m, "", "x", &other_type));
+    assert_ptr_equal(b, c);
+    trn_resource_unref(c);
+    assert_null(trn_resmgr_get(&c, m, "", "x", NULL)); /* one of them */
+    assert_true(c == a || c == b);
+    trn_resource_unref(c);
+    code_is(trn_resmgr_get(&c, m, "", "xy", NULL), TRN_NOT_FOUND, "localhost/xy");
+    trn_resource_unref(a);
+    trn_resource_unref(b);
+    /* A handle says which. */
+    trn_handle *h = trn_handle_new("", "localhost", "x", "tensorflow::Other");
+    assert_null(trn_resmgr_del_handle(m, h));
+    code_is(trn_resmgr_get(&c, m, "", "x", &other_type), TRN_NOT_FOUND, "Other");
+    assert_null(trn_resmgr_get(&c, m, "", "x", &thing_type));
+    trn_resource_unref(c);
+    code_is(trn_resmgr_del_handle(m, h), TRN_NOT_FOUND, "Other");
+    trn_handle_unref(h);
+    assert_null(trn_resmgr_del(m, "", "x", NULL));
+    assert_int_equal(freed, 2);
+    trn_resmgr_unref(m);
+}
+
 static void handles(void **state)
 {
     trn_resmgr *m = trn_resmgr_new("");
@@ -172,7 +209,7 @@ static void handles(void **state)
     trn_tensor *h;
     fake_init(&f, m, NULL);
     trn_shape s = trn_shape_scalar();
-    assert_null(trn_res_handle(&h, &f.node, "", "v", "Var", TRN_FLOAT, &s));
+    assert_null(trn_res_handle(&h, &f.node, "", "v", "tensorflow::Var", TRN_FLOAT, &s));
     const trn_handle *raw = TRN_DATA(h, trn_handle *)[0];
     assert_string_equal(raw->container, "localhost");
     assert_int_equal(raw->n_dtypes, 1);
@@ -183,7 +220,7 @@ static void handles(void **state)
     assert_null(trn_k_resource(&got, &f.k, 0, &trn_var_type));
     assert_ptr_equal(got, v);
     trn_resource_unref(got);
-    code_is(trn_k_resource(&got, &f.k, 0, &thing_type), TRN_INVALID_ARGUMENT, "Var");
+    code_is(trn_k_resource(&got, &f.k, 0, &thing_type), TRN_INVALID_ARGUMENT, "Expected tensorflow::Thing got tensorflow::Var");
     f.node.device = "/job:ps/replica:0/task:0/device:CPU:1"; /* another device of the task: same containers */
     assert_null(trn_k_resource(&got, &f.k, 0, &trn_var_type));
     trn_resource_unref(got);
@@ -269,7 +306,7 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table), cmocka_unit_test(clearing), cmocka_unit_test(variables), cmocka_unit_test(handles), cmocka_unit_test(threads),
+        cmocka_unit_test(table), cmocka_unit_test(clearing), cmocka_unit_test(variables), cmocka_unit_test(types), cmocka_unit_test(handles), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

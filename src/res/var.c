@@ -30,7 +30,7 @@ static void var_describe(trn_resource *r, trn_sb *out)
     trn_unlock(&v->mu);
 }
 
-const trn_restype trn_refvar_type = {.name = "LegacyVar", .free = var_free, .bytes = var_bytes, .describe = var_describe};
+const trn_restype trn_refvar_type = {.name = "LegacyVar", .handle = "tensorflow::LegacyVar", .free = var_free, .bytes = var_bytes, .describe = var_describe};
 const trn_restype trn_var_type = {.name = "Var", .handle = "tensorflow::Var", .free = var_free, .bytes = var_bytes, .describe = var_describe};
 
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape)

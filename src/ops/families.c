@@ -35,6 +35,8 @@
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_sparse)                                                                                                  \
+    X(trn_ops_sparse_math)                                                                                             \
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \

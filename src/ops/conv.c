@@ -303,6 +303,27 @@ static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g,
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------------------- */
 
+/* A depthwise convolution is a grouped one with a group per input channel; the filter's bytes are already in that order: [ker…, ic, m] is
+ * [ker…, 1, ic·m]. */
+static trn_err as_groups(trn_shape *out, const trn_window *w, const trn_shape *f, int64_t ic)
+{
+    char t[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(w->stride[1] == w->stride[2], "Current implementation only supports equal length strides in the row and column dimensions.");
+    TRN_CHECK_ARG(f->rank == 4, "filter must be 4-dimensional: %s", trn_shape_text(t, f));
+    TRN_CHECK_ARG(f->dim[2] == ic, "input and filter must have the same depth: %lld vs %lld", (long long)ic, (long long)f->dim[2]);
+    *out = *f;
+    out->dim[2] = 1;
+    TRN_CHECK_ARG(!__builtin_mul_overflow(f->dim[2], f->dim[3], &out->dim[3]), "filter too large: %s", trn_shape_text(t, f));
+    return TRN_OK;
+}
+static trn_err depthwise_window(const trn_window *w)
+{
+    TRN_CHECK_ARG(w->stride_n == 1 && w->stride_c == 1, "Current implementation does not yet support strides in the batch and depth dimensions.");
+    if (w->dil_n != 1 || w->dil_c != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Current implementation does not support dilations in the batch and depth dimensions.");
+    return TRN_OK;
+}
+
 static trn_err check_groups(const trn_conv_geom *g)
 {
     TRN_CHECK_ARG(g->oc % g->groups == 0, "output depth must be evenly divisible by number of groups: %lld vs %lld", (long long)g->oc, (long long)g->groups);
@@ -385,16 +406,19 @@ static trn_err finish(trn_kctx *k, trn_tensor *y, const extras *x, trn_tensor *c
     return TRN_OK;
 }
 
-static trn_err forward(trn_kctx *k, int space, const extras *x)
+static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
 {
     const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
     trn_window w, plain = {.space = space};
     int64_t d[5];
     trn_conv_geom g;
     TRN_TRY(trn_window_read(&w, k->node, space));
-    TRN_TRY(no_batch_or_depth(&w));
+    TRN_TRY(depthwise ? depthwise_window(&w) : no_batch_or_depth(&w));
     TRN_TRY(trn_window_dims(d, &w, &in->shape, "convolution input"));
-    TRN_TRY(geometry(&g, &w, d, &f->shape));
+    trn_shape fs = f->shape;
+    if (depthwise)
+        TRN_TRY(as_groups(&fs, &w, &f->shape, d[4]));
+    TRN_TRY(geometry(&g, &w, d, &fs));
     out_dims(d, &g);
     trn_tensor *wi = NULL, *wf = NULL, *wy = NULL, *arg[4] = {NULL};
     TRN_TRY(trn_window_out(&wy, k, 0, &w, in->dtype, d, true));
@@ -430,8 +454,9 @@ static trn_err forward(trn_kctx *k, int space, const extras *x)
         trn_tensor_unref(arg[i]);
     return e;
 }
-static trn_err k_conv2d(trn_kctx *k) { return forward(k, 2, NULL); }
-static trn_err k_conv3d(trn_kctx *k) { return forward(k, 3, NULL); }
+static trn_err k_conv2d(trn_kctx *k) { return forward(k, 2, NULL, false); }
+static trn_err k_depthwise(trn_kctx *k) { return forward(k, 2, NULL, true); }
+static trn_err k_conv3d(trn_kctx *k) { return forward(k, 3, NULL, false); }
 
 static trn_err k_fused_conv2d(trn_kctx *k)
 {
@@ -447,7 +472,7 @@ static trn_err k_fused_conv2d(trn_kctx *k)
     TRN_CHECK_ARG(count == x.n && trn_attr_int(k->node, "num_args") == x.n, "Fused Conv2D with %s must have %d extra argument(s)", f->list[0].s.p, x.n);
     for (int i = 0; i < x.n; i++)
         TRN_CHECK_ARG(trn_in(k, x.first + i)->dtype == trn_in(k, 0)->dtype, "argument %d of the fusion has another type than the input", i);
-    return forward(k, 2, &x);
+    return forward(k, 2, &x, false);
 }
 
 /* The input's shape for Conv2DBackpropInput: all of it, or rows and columns only. */
@@ -466,13 +491,13 @@ static trn_err input_shape(trn_shape *out, const trn_window *w, const trn_tensor
 }
 
 /* Which input holds the input (or its shape) and the filter (or its shape), by kind. */
-static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_is_value)
+static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_is_value, bool depthwise)
 {
     bool to_input = kind == TRN_CONV_BWD_INPUT;
     const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1), *grad = trn_in(k, 2);
     trn_window w, plain = {.space = space};
     TRN_TRY(trn_window_read(&w, k->node, space));
-    TRN_TRY(no_batch_or_depth(&w));
+    TRN_TRY(depthwise ? depthwise_window(&w) : no_batch_or_depth(&w));
     trn_shape is = in->shape, fs = f->shape;
     if (to_input && shape_is_value) {
         TRN_CHECK_ARG(grad->shape.rank == space + 2, "out_backprop must be %d-dimensional, got: %d", space + 2, grad->shape.rank);
@@ -498,7 +523,10 @@ static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_i
         trn_tensor *y;
         return trn_out_new(&y, k, 0, grad->dtype, &is);
     }
-    TRN_TRY(geometry(&g, &w, d, &fs));
+    trn_shape gs = fs;
+    if (depthwise)
+        TRN_TRY(as_groups(&gs, &w, &fs, d[4]));
+    TRN_TRY(geometry(&g, &w, d, &gs));
     TRN_TRY(check_groups(&g));
     out_dims(want, &g);
     TRN_CHECK_ARG(d[0] == o[0], "input and out_backprop must have the same batch size. Input batch: %lld, outbackprop batch: %lld", (long long)d[0], (long long)o[0]);
@@ -533,16 +561,18 @@ static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_i
     trn_tensor_unref(wg);
     return e;
 }
-static trn_err k_conv2d_input(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_INPUT, true); }
-static trn_err k_conv2d_filter(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_FILTER, true); }
-static trn_err k_conv3d_input(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, false); }
-static trn_err k_conv3d_filter(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, false); }
-static trn_err k_conv3d_input_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, true); }
-static trn_err k_conv3d_filter_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, true); }
+static trn_err k_conv2d_input(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_INPUT, true, false); }
+static trn_err k_conv2d_filter(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_FILTER, true, false); }
+static trn_err k_depthwise_input(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_INPUT, true, true); }
+static trn_err k_depthwise_filter(trn_kctx *k) { return backward(k, 2, TRN_CONV_BWD_FILTER, true, true); }
+static trn_err k_conv3d_input(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, false, false); }
+static trn_err k_conv3d_filter(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, false, false); }
+static trn_err k_conv3d_input_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, true, false); }
+static trn_err k_conv3d_filter_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, true, false); }
 
 /* ---- shape rules ---------------------------------------------------------------------------------------------------------------- */
 
-static trn_err sh_conv(trn_shctx *s, int space)
+static trn_err sh_conv(trn_shctx *s, int space, bool depthwise)
 {
     trn_window w;
     TRN_TRY(trn_window_read(&w, s->node, space));
@@ -554,7 +584,9 @@ static trn_err sh_conv(trn_shctx *s, int space)
         TRN_TRY(trn_window_dims(in, &w, x, "convolution input"));
         d[0] = in[0];
     }
-    if (f->rank >= 0 && f->dim[space] > 0 && in[4] > 0)
+    if (depthwise)
+        d[4] = f->rank >= 0 && f->dim[2] >= 0 && f->dim[3] >= 0 && f->dim[2] <= INT32_MAX && f->dim[3] <= INT32_MAX ? f->dim[2] * f->dim[3] : -1;
+    else if (f->rank >= 0 && f->dim[space] > 0 && in[4] > 0)
         TRN_CHECK_ARG(in[4] % f->dim[space] == 0, "Depth of input (%lld) is not a multiple of input depth of filter (%lld)", (long long)in[4],
                       (long long)f->dim[space]);
     for (int i = 3 - space; i < 3; i++) {
@@ -565,8 +597,9 @@ static trn_err sh_conv(trn_shctx *s, int space)
     s->out[0] = trn_window_shape(&w, d);
     return TRN_OK;
 }
-static trn_err sh_conv2d(trn_shctx *s) { return sh_conv(s, 2); }
-static trn_err sh_conv3d(trn_shctx *s) { return sh_conv(s, 3); }
+static trn_err sh_conv2d(trn_shctx *s) { return sh_conv(s, 2, false); }
+static trn_err sh_depthwise(trn_shctx *s) { return sh_conv(s, 2, true); }
+static trn_err sh_conv3d(trn_shctx *s) { return sh_conv(s, 3, false); }
 
 /* The shape is a value: of input 0 or 1. */
 static trn_err sh_sized(trn_shctx *s, int i, int rank)
@@ -586,6 +619,7 @@ static trn_err sh_conv3d_input(trn_shctx *s) { return sh_sized(s, 0, 5); }
 static trn_err sh_conv3d_filter(trn_shctx *s) { return sh_sized(s, 1, 5); }
 
 #define CONV2D "strides:list(int), use_cudnn_on_gpu:bool=true, padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, dilations:list(int)=[1,1,1,1]"
+#define DEPTHWISE "strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, dilations:list(int)=[1,1,1,1]"
 #define CONV3D "strides:list(int)>=5, padding:{SAME,VALID}, data_format:{NDHWC,NCDHW}=NDHWC, dilations:list(int)=[1,1,1,1,1]"
 #define CONV3D_OLD "strides:list(int)>=5, padding:{SAME,VALID}, dilations:list(int)=[1,1,1,1,1]"
 
@@ -598,6 +632,10 @@ const trn_op trn_ops_conv[] = {
      "strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, filter_format:{HWIO}=HWIO, "
      "dilations:list(int)=[1,1,1,1], use_cudnn_on_gpu:bool=true, fused_ops:list(string)=[], epsilon:float=0.0001, leakyrelu_alpha:float=0.2",
      sh_conv2d, k_fused_conv2d, TRN_OP_HEAVY},
+    {"DepthwiseConv2dNative", "input:T, filter:T -> output:T; T:float, " DEPTHWISE, sh_depthwise, k_depthwise, TRN_OP_HEAVY},
+    {"DepthwiseConv2dNativeBackpropInput", "input_sizes:i32, filter:T, out_backprop:T -> output:T; T:float, " DEPTHWISE, sh_conv2d_input, k_depthwise_input, TRN_OP_HEAVY},
+    {"DepthwiseConv2dNativeBackpropFilter", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " DEPTHWISE, sh_conv2d_filter, k_depthwise_filter,
+     TRN_OP_HEAVY},
     {"Conv3D", "input:T, filter:T -> output:T; T:float, " CONV3D, sh_conv3d, k_conv3d, TRN_OP_HEAVY},
     {"Conv3DBackpropInput", "input:T, filter:T, out_backprop:T -> output:T; T:f16|f32|f64, " CONV3D_OLD, trn_sh_same, k_conv3d_input, TRN_OP_HEAVY},
     {"Conv3DBackpropFilter", "input:T, filter:T, out_backprop:T -> output:T; T:f16|f32|f64, " CONV3D_OLD, trn_sh_like1, k_conv3d_filter, TRN_OP_HEAVY},

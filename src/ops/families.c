@@ -25,6 +25,7 @@
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_nn_small)                                                                                                \
+    X(trn_ops_norm)                                                                                                    \
     X(trn_ops_optional)                                                                                                \
     X(trn_ops_pool)                                                                                                    \
     X(trn_ops_queue)                                                                                                   \

@@ -199,3 +199,93 @@ def cases_pool3d(rng, quick):
                     vg = pool_values(rng, t, o)
                     yield C("MaxPool3DGrad", [vx, y, vg], TInput=tf.as_dtype(t), **a)
                     yield C("MaxPool3DGradGrad", [vx, y, pool_values(rng, t, x)], **a)
+
+
+def cases_depthwise(rng, quick):
+    for t in FLOATS:
+        for x, f in (((2, 5, 6, 3), (3, 3, 3, 1)), ((2, 6, 5, 8), (2, 3, 8, 2)), ((1, 7, 7, 32), (3, 3, 32, 1)), ((0, 5, 5, 2), (3, 3, 2, 2)), ((3, 4, 4, 1), (1, 1, 1, 5))):
+            for pad in ("SAME", "VALID", "EXPLICIT"):
+                for s in (1, 2):
+                    ep = [0, 0, 1, 2, 0, 1, 0, 0] if pad == "EXPLICIT" else []
+                    a = dict(strides=[1, s, s, 1], padding=pad, explicit_paddings=ep)
+                    o = (x[0], out_size(x[1], f[0], s, 1, pad, 1, 2), out_size(x[2], f[1], s, 1, pad, 0, 1), f[2] * f[3])
+                    vx, vf, vg = values(rng, t, x), values(rng, t, f), values(rng, t, o)
+                    yield conv("DepthwiseConv2dNative", t, [vx, vf], f[0] * f[1], **a)
+                    yield conv("DepthwiseConv2dNativeBackpropInput", t, [i32(*x), vf, vg], f[0] * f[1] * f[3], **a)
+                    if x[0]:  # else TensorFlow leaves the result unset
+                        yield conv("DepthwiseConv2dNativeBackpropFilter", t, [vx, i32(*f), vg], o[0] * o[1] * o[2], **a)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    op = "DepthwiseConv2dNative"
+    yield C(op, [v(2, 5, 5, 3), v(3, 3, 2, 1)], strides=[1, 1, 1, 1], padding="SAME")
+    yield C(op, [v(2, 5, 5, 3), v(3, 3, 3, 1)], strides=[1, 1, 2, 1], padding="SAME")
+    yield C(op, [v(2, 5, 5, 3), v(3, 3, 3, 1)], strides=[1, 1, 1, 2], padding="SAME")
+    yield C(op, [v(2, 5, 5), v(3, 3, 3, 1)], strides=[1, 1, 1, 1], padding="SAME")
+    yield C(op, [v(2, 5, 5, 3), v(3, 3, 3, 1)], strides=[1, 1, 1], padding="SAME")
+
+
+NORM = {np.float32: (1e-5, 2e-5), np.float16: (4e-3, 4e-3), BF16: (2e-2, 3e-2)}
+
+
+def cases_batch_norm(rng, quick):
+    f = np.float32
+    for t in (np.float32, np.float16, BF16):
+        for x in ((2, 3, 4, 5), (1, 1, 1, 3), (4, 6, 6, 16), (5, 2, 2, 1), (0, 3, 3, 2), (3, 40, 30, 3)):
+            for fmt in ("NHWC", "NCHW"):
+                c = x[3] if fmt == "NHWC" else x[1]
+                for training in (True, False):
+                    vx = rand(rng, t, x, -2, 3)
+                    s, o, m = (rand(rng, f, (c,), -2, 2) for _ in range(3))
+                    v = rand(rng, f, (c,), 0.1, 2)
+                    tol, atol = NORM[t]
+                    checked = 3 if not training or not vx.size else 5  # the rest is left unset by TensorFlow
+
+                    def close(want, got, n=checked, tol=tol, atol=atol):
+                        for i in range(n):
+                            a, b = np.asarray(want[i]).astype(np.float64), got[i].astype(np.float64)
+                            if a.shape != b.shape or not np.allclose(a, b, tol, atol, equal_nan=True):
+                                return "output %d: %s, TensorFlow %s" % (i, b, a)
+                        return None if [np.asarray(w).shape for w in want] == [g.shape for g in got] else "shapes"
+                    for factor in (1.0, 0.25):
+                        a = dict(epsilon=0.01, is_training=training, data_format=fmt, exponential_avg_factor=factor, check=close)
+                        if t == np.float32:
+                            yield C("FusedBatchNorm", [vx, s, o, m, v], **a)
+                        yield C("FusedBatchNormV2", [vx, s, o, m, v], U=tf.float32, **a)
+                        yield C("FusedBatchNormV3", [vx, s, o, m, v], U=tf.float32, **a)
+                    if fmt == "NCHW" and not training:
+                        continue  # TensorFlow refuses
+                    g = rand(rng, t, x, -1, 1)
+                    n = max(vx.size // max(c, 1), 1)
+                    a = dict(epsilon=0.01, is_training=training, data_format=fmt, tol=tol, atol=atol * max(1, n ** 0.5))
+                    if t == np.float32:
+                        yield C("FusedBatchNormGrad", [g, vx, s, m, v], **a)
+                    yield C("FusedBatchNormGradV2", [g, vx, s, m, v], U=tf.float32, **a)
+                    yield C("FusedBatchNormGradV3", [g, vx, s, m, v, np.zeros((), f)], U=tf.float32, **a)
+    r = lambda *s: rand(rng, f, s, 0.5, 1)
+    for fmt, x in (("NDHWC", (2, 2, 3, 3, 4)), ("NCDHW", (2, 4, 2, 3, 3))):
+        yield C("FusedBatchNormV3", [r(*x), r(4), r(4), r(0), r(0)], U=tf.float32, data_format=fmt, tol=1e-4, atol=1e-4)
+        yield C("FusedBatchNormGradV3", [r(*x), r(*x), r(4), r(4), r(4), r()], U=tf.float32, data_format=fmt, tol=1e-4, atol=1e-4)
+    op = "FusedBatchNormV3"
+    yield C(op, [r(2, 3, 4), r(4), r(4), r(4), r(4)], U=tf.float32)
+    yield C(op, [r(2, 2, 3, 4), r(3), r(4), r(4), r(4)], U=tf.float32)
+    yield C(op, [r(2, 2, 3, 4), r(4), r(3), r(4), r(4)], U=tf.float32)
+    yield C(op, [r(2, 2, 3, 4), r(4), r(4), r(3), r(4)], U=tf.float32, is_training=False)
+    yield C(op, [r(2, 2, 3, 4), r(4), r(4), r(4), r(2)], U=tf.float32, exponential_avg_factor=0.5)
+    yield C(op, [r(2, 2, 3, 4), r(4, 1), r(4), r(4), r(4)], U=tf.float32)
+    yield C("FusedBatchNormGradV3", [r(2, 2, 3, 4), r(2, 2, 3, 3), r(4), r(4), r(4), r()], U=tf.float32)
+    yield C("FusedBatchNormGradV3", [r(2, 2, 3, 4), r(2, 2, 3, 4), r(4), r(3), r(4), r()], U=tf.float32)
+
+
+def cases_lrn(rng, quick):
+    for t in (np.float32, np.float16):
+        tol, atol = {np.float32: (1e-5, 1e-5), np.float16: (1e-2, 1e-2), BF16: (6e-2, 6e-2)}[t]
+        for x in ((2, 3, 4, 5), (1, 2, 2, 20), (2, 1, 1, 1), (0, 2, 2, 3), (1, 2, 2, 200)):
+            for r in (0, 1, 5, 30):
+                a = dict(depth_radius=r, bias=1.5, alpha=0.3, beta=0.6, tol=tol, atol=atol)
+                vx = rand(rng, t, x, -2, 2)
+                yield C("LRN", [vx], **a)
+                if t == np.float32:
+                    y = tf.nn.lrn(vx, r, 1.5, 0.3, 0.6).numpy()
+                    yield C("LRNGrad", [rand(rng, t, x, -1, 1), vx, y], **a)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    yield C("LRN", [v(2, 3, 4)])
+    yield C("LRNGrad", [v(2, 3, 4, 5), v(2, 3, 4, 5), v(2, 3, 4, 4)])

@@ -31,6 +31,7 @@
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \
+    X(trn_ops_reader)                                                                                                  \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_segment)                                                                                                 \

@@ -190,3 +190,149 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_files(fresh, files, name):
     both(fresh, lambda: FILES[name](files))
+
+
+READERS = {
+    "lines": lambda f: (tf.TextLineReader(skip_header_lines=1), "lines?.txt"),
+    "lines_skip_all": lambda f: (tf.TextLineReader(skip_header_lines=50), "lines?.txt"),
+    "records": lambda f: (tf.TFRecordReader(), "recs?"),
+    "records_gzip": lambda f: (tf.TFRecordReader(options=tf.io.TFRecordOptions(compression_type="GZIP")), "recs?.gz"),
+    "fixed": lambda f: (tf.FixedLengthRecordReader(record_bytes=10, header_bytes=4, footer_bytes=2), "fixed?.bin"),
+    "fixed_hop": lambda f: (tf.FixedLengthRecordReader(record_bytes=10, header_bytes=4, footer_bytes=2, hop_bytes=3), "fixed?.bin"),
+    "whole": lambda f: (tf.WholeFileReader(), "fixed?.bin"),
+    "identity": lambda f: (tf.IdentityReader(), "fixed?.bin"),
+    "missing": lambda f: (tf.TextLineReader(), "nowhere"),
+}
+
+
+def read_all(target, files, make, n):
+    with tf.Graph().as_default(), tf.device(W0 if target else None):
+        reader, pattern = make(files)
+        names = sorted(str(p) for p in files.glob(pattern)) or [str(files / pattern)]
+        queue = tf.train.string_input_producer(names, num_epochs=2, shuffle=False)
+        fetch = reader.read(queue) if n == 1 else reader.read_up_to(queue, n)
+        counts = [reader.num_records_produced(), reader.num_work_units_completed()]
+        reset = reader.reset()
+        with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=60000)) as s:
+            s.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            coord = tf.train.Coordinator()
+            threads = tf.train.start_queue_runners(s, coord)
+            got = drain(s, fetch, 60)
+            got.append(s.run(counts))
+            s.run(reset)
+            got.append(s.run(counts))
+            coord.request_stop()
+            coord.join(threads, stop_grace_period_secs=10, ignore_live_threads=True)
+            return got
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("name", READERS)
+def test_readers(fresh, files, name, n):
+    same(read_all("", files, READERS[name], n), read_all(fresh.target("worker"), files, READERS[name], n))
+
+
+@pytest.mark.asan
+def test_close_ends_blocked(fresh):
+    """A session that is closed under a blocked get_next ends it, and the task goes on."""
+    with tf.Graph().as_default(), tf.device(W0):
+        q = tf.FIFOQueue(1, [tf.int32], [[]])
+        it = tf.data.make_initializable_iterator(D.range(5).map(lambda x: tf.cast(x, tf.int32) + q.dequeue()).prefetch(1))
+        nxt = it.get_next()
+        s = tf.Session(fresh.target("worker"))
+        s.run(it.initializer)
+        raised = []
+
+        def blocked():
+            try:
+                s.run(nxt)
+            except Exception as e:  # pylint: disable=broad-except
+                raised.append(type(e).__name__)
+
+        t = threading.Thread(target=blocked)
+        t.start()
+        time.sleep(0.5)
+        assert t.is_alive()
+        s.close()
+        t.join(20)
+        assert not t.is_alive() and raised
+        with tf.Session(fresh.target("worker")) as s2:
+            s2.run(it.initializer)
+            s2.run(q.enqueue(10))
+            assert s2.run(nxt) == 10
+
+
+def test_reset_drops_iterators(fresh):
+    """After Reset a shared iterator is gone: who asks for it finds one that was never initialised."""
+    with tf.Graph().as_default(), tf.device(W0):
+        it = tf.data.make_initializable_iterator(D.range(1000).prefetch(10), shared_name="shared")
+        nxt = it.get_next()
+        with tf.Session(fresh.target("worker")) as s:
+            s.run(it.initializer)
+            assert s.run(nxt) == 0
+        with tf.Session(fresh.target("worker")) as s:
+            assert s.run(nxt) == 1  # shared between sessions
+        tf.Session.reset(fresh.target("worker"))
+        with tf.Session(fresh.target("worker")) as s:
+            with pytest.raises(tf.errors.FailedPreconditionError):
+                s.run(nxt)
+
+
+def test_feedable_and_reinitializable(fresh):
+    """String handles choose between iterators; one iterator walks over several datasets."""
+    def program(target):
+        with tf.Graph().as_default(), tf.device(W0 if target else None):
+            a, b = D.range(3), D.range(100, 105).repeat()
+            handle = tf.placeholder(tf.string, [])
+            feedable = tf.data.Iterator.from_string_handle(handle, tf.data.get_output_types(a), tf.data.get_output_shapes(a))
+            nxt = feedable.get_next()
+            one, two = tf.data.make_initializable_iterator(a), tf.data.make_one_shot_iterator(b)
+            h1, h2 = one.string_handle(), two.string_handle()
+            either = tf.data.Iterator.from_structure(tf.data.get_output_types(a), tf.data.get_output_shapes(a))
+            init_a, init_b, value = either.make_initializer(a), either.make_initializer(b), either.get_next()
+            opt = tf.data.experimental.get_next_as_optional(one)
+            has = opt.has_value()
+            out = []
+            with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=60000)) as s:
+                s.run(one.initializer)
+                x, y = s.run([h1, h2])
+                for h in (x, y, y, x, x, y, x, y):
+                    out.append(feed(s, nxt, {handle: h}))
+                for init in (init_a, init_b, init_a):
+                    s.run(init)
+                    out.append(drain(s, value, 4))
+                s.run(one.initializer)
+                out.append([s.run(has) for _ in range(5)])
+                bad = tf.data.make_initializable_iterator(D.range(2))
+                out.append(drain(s, bad.get_next(), 1))
+            return out
+
+    def feed(s, fetch, feeds):
+        try:
+            return s.run(fetch, feeds)
+        except tf.errors.OpError as e:
+            return type(e).__name__
+
+    same(program(""), program(fresh.target("worker")))
+
+
+def test_reduce_and_single(fresh):
+    def program(target):
+        with tf.Graph().as_default(), tf.device(W0 if target else None):
+            v = [D.range(10).reduce(np.int64(5), lambda s, x: s + x),
+                 tf.data.experimental.get_single_element(D.range(3, 4).map(lambda x: (x, -x))),
+                 tf.data.experimental.cardinality(D.range(10).batch(3).repeat(2)), tf.data.experimental.cardinality(D.range(10).repeat())]
+            bad = [tf.data.experimental.get_single_element(D.range(0)), tf.data.experimental.get_single_element(D.range(2))]
+            with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=60000)) as s:
+                return [s.run(v), drain(s, bad[0], 1), drain(s, bad[1], 1)]
+
+    same(program(""), program(fresh.target("worker")))
+
+
+def test_unsupported_names_itself(fresh):
+    with tf.Graph().as_default(), tf.device(W0):
+        nxt = tf.data.make_one_shot_iterator(D.range(3).map(lambda x: tf.py_func(lambda v: v, [x], tf.int64))).get_next()
+        with tf.Session(fresh.target("worker")) as s:
+            with pytest.raises(tf.errors.UnimplementedError, match="PyFunc"):
+                s.run(nxt)

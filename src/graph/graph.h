@@ -85,6 +85,8 @@ typedef struct trn_run_sig {
     const char *const *feeds;   /* "x:0" */
     const char *const *fetches; /* "y:0" */
     const char *const *targets; /* node names */
+    int n_joins;                /* tensors that stand in for others, as a feed would: */
+    const char *const *join_from, *const *join_to;
 } trn_run_sig;
 /* A new graph with only what the fetches and targets need. Fed tensors come from _Arg nodes (index = position in feeds), fetched ones go to _Retval
  * nodes (index = position in fetches), both named "_arg_<name>_<slot>…" and pinned to `client_device`. Unknown names: NOT_FOUND/INVALID_ARGUMENT as TensorFlow says. */

@@ -3,13 +3,15 @@
 
 #include <stdlib.h>
 
-/* Which tensors are fed: feeds of node id are first[id], next[first[id]], … (feed + 1, 0 ends). */
+/* Which tensors are fed: feeds of node id are first[id], next[first[id]], … (feed + 1, 0 ends). Behind the client's feeds come the joins, which are fed
+ * by another tensor of the graph. */
 typedef struct feeds {
-    int n;
+    int n, n_args; /* the first n_args are the client's */
     trn_edge *edge;
+    trn_edge *from; /* of a join, in the old graph */
     int *first, *next;
     bool *used;
-    int *arg; /* node of the new graph, -1: not needed */
+    trn_edge *source; /* in the new graph, when used */
 } feeds;
 
 static int feed_of(const feeds *f, int node, int slot)
@@ -32,31 +34,52 @@ static int feed_of_ctl(const feeds *f, const trn_graph *g, int node)
 static void feeds_fini(feeds *f)
 {
     free(f->edge);
+    free(f->from);
     free(f->first);
     free(f->next);
     free(f->used);
-    free(f->arg);
+    free(f->source);
+}
+
+static trn_err join_edge(trn_edge *out, const trn_graph *g, const char *name)
+{
+    const char *node;
+    size_t len;
+    int slot;
+    const trn_gnode *nd = trn_tensor_name__parse(name, &node, &len, &slot) ? trn_graph_find(g, node, len) : NULL;
+    if (!nd)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Requested tensor connection from unknown node: \"%s\".", name);
+    if (slot < 0 || (nd->n.out_types != trn_graph__untyped && slot >= nd->n.n_out))
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Requested tensor connection from unknown edge: \"%s\" (actual number of outputs = %d).", name, nd->n.n_out);
+    *out = (trn_edge){nd->id, slot};
+    return TRN_OK;
 }
 
 static trn_err feeds_init(feeds *f, const trn_graph *g, const trn_run_sig *sig)
 {
-    size_t n = (size_t)TRN_MAX(sig->n_feeds, 1);
+    int all = sig->n_feeds + sig->n_joins;
+    size_t n = (size_t)TRN_MAX(all, 1);
+    f->n_args = sig->n_feeds;
     f->edge = trn_xalloc(n * sizeof *f->edge);
+    f->from = trn_xalloc(n * sizeof *f->from);
     f->next = trn_xalloc(n * sizeof *f->next);
     f->used = trn_xalloc(n * sizeof *f->used);
-    f->arg = trn_xalloc(n * sizeof *f->arg);
+    f->source = trn_xalloc(n * sizeof *f->source);
     f->first = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *f->first);
-    for (int i = 0; i < sig->n_feeds; i++) {
+    for (int i = 0; i < all; i++) {
+        bool join = i >= sig->n_feeds;
+        const char *name = join ? sig->join_to[i - sig->n_feeds] : sig->feeds[i];
+        if (join)
+            TRN_TRY(join_edge(&f->from[i], g, sig->join_from[i - sig->n_feeds]));
         trn_edge e;
-        trn_err err = trn_graph_tensor(&e, g, sig->feeds[i]);
+        trn_err err = trn_graph_tensor(&e, g, name);
         if (err)
-            return trn_err_wrap(err, "feed %s", sig->feeds[i]);
+            return trn_err_wrap(err, "feed %s", name);
         if (e.slot < 0)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' cannot be fed: it is not a tensor", sig->feeds[i]);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' cannot be fed: it is not a tensor", name);
         if (feed_of(f, e.node, e.slot) >= 0)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Endpoint \"%s\" fed more than once.", sig->feeds[i]);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Endpoint \"%s\" fed more than once.", name);
         f->edge[i] = e;
-        f->arg[i] = -1;
         f->next[i] = f->first[e.node];
         f->first[e.node] = i + 1;
         f->n++;
@@ -126,6 +149,22 @@ static trn_dtype edge_type(const trn_graph *g, trn_edge e)
     return t;
 }
 
+static void keep_node(bool *keep, int *stack, int *n, int node)
+{
+    if (keep[node])
+        return;
+    keep[node] = true;
+    stack[(*n)++] = node;
+}
+
+/* What comes from a feed needs nothing else of the graph; what comes from a join needs its source. */
+static void use_feed(feeds *f, bool *keep, int *stack, int *n, int feed)
+{
+    f->used[feed] = true;
+    if (feed >= f->n_args)
+        keep_node(keep, stack, n, f->from[feed].node);
+}
+
 /* Reverse reachability. `keep` and `stack` have room for all nodes. */
 static void reach(const trn_graph *g, feeds *f, bool *keep, int *stack, int n)
 {
@@ -135,12 +174,10 @@ static void reach(const trn_graph *g, feeds *f, bool *keep, int *stack, int n)
             bool data = k < nd->n.n_in;
             int from = data ? nd->in[k].node : nd->ctl[k - nd->n.n_in];
             int feed = !f->first[from] ? -1 : data ? feed_of(f, from, nd->in[k].slot) : feed_of_ctl(f, g, from);
-            if (feed >= 0) {
-                f->used[feed] = true;
-            } else if (!keep[from]) {
-                keep[from] = true;
-                stack[n++] = from;
-            }
+            if (feed >= 0)
+                use_feed(f, keep, stack, &n, feed);
+            else
+                keep_node(keep, stack, &n, from);
         }
     }
 }
@@ -157,7 +194,7 @@ static trn_err add_arg(trn_graph *ng, const trn_graph *g, feeds *f, int i, const
     trn_err err = trn_graph_add(&arg, ng, "_Arg", trn_graph_unique_name(ng, base), device, attrs, 2, NULL, 0);
     free(base);
     if (!err)
-        f->arg[i] = arg->id;
+        f->source[i] = (trn_edge){arg->id, 0};
     return err;
 }
 
@@ -186,11 +223,11 @@ static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const b
             int feed = f->first[nd->in[k].node] ? feed_of(f, nd->in[k].node, nd->in[k].slot) : -1;
             if (feed < 0)
                 continue;
-            if (trn_dtype_is_ref(nd->n.in_types[k]))
+            if (feed < f->n_args && trn_dtype_is_ref(nd->n.in_types[k]))
                 return trn_errorf(TRN_INVALID_ARGUMENT,
                                   "'%s:%d' cannot be fed: node '%s' (%s) needs it as a reference to a variable",
                                   g->node[f->edge[feed].node]->n.name, f->edge[feed].slot, nd->n.name, nd->n.op);
-            nn->in[k] = (trn_edge){f->arg[feed], 0};
+            nn->in[k] = f->source[feed];
         }
         for (int k = 0; k < nd->n_ctl; k++) {
             int feed = feed_of_ctl(f, g, nd->ctl[k]);
@@ -201,7 +238,7 @@ static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const b
             for (int c = 0; ph && c < nn->n_ctl; c++)
                 if (nn->ctl[c] == ph->id)
                     nn->ctl[c--] = nn->ctl[--nn->n_ctl];
-            trn_graph_add_ctl(ng, nn, f->arg[feed]);
+            trn_graph_add_ctl(ng, nn, f->source[feed].node);
         }
     }
     return TRN_OK;
@@ -215,24 +252,20 @@ static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig
     for (int i = 0; i < sig->n_fetches; i++) {
         TRN_TRY(fetch_edge(&fetch[i], g, sig->fetches[i]));
         int feed = feed_of(f, fetch[i].node, fetch[i].slot);
-        if (feed >= 0) {
-            f->used[feed] = true;
-        } else if (!keep[fetch[i].node]) {
-            keep[fetch[i].node] = true;
-            stack[n++] = fetch[i].node;
-        }
+        if (feed >= 0)
+            use_feed(f, keep, stack, &n, feed);
+        else
+            keep_node(keep, stack, &n, fetch[i].node);
     }
     for (int i = 0; i < sig->n_targets; i++) {
         const trn_gnode *nd = trn_graph_find(g, sig->targets[i], strlen(sig->targets[i]));
         if (!nd)
             return trn_errorf(TRN_NOT_FOUND, "PruneForTargets: Some target nodes not found: %.1024s", sig->targets[i]);
         int feed = feed_of_ctl(f, g, nd->id);
-        if (feed >= 0) {
-            f->used[feed] = true;
-        } else if (!keep[nd->id]) {
-            keep[nd->id] = true;
-            stack[n++] = nd->id;
-        }
+        if (feed >= 0)
+            use_feed(f, keep, stack, &n, feed);
+        else
+            keep_node(keep, stack, &n, nd->id);
     }
     reach(g, f, keep, stack, n);
 
@@ -241,15 +274,24 @@ static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig
     for (int i = 0, at = 0; i < g->n; i++)
         to[i] = keep[i] ? at++ : -1;
     trn_err err = TRN_OK;
-    for (int i = 0; i < sig->n_feeds && !err; i++)
-        if (f->used[i])
+    for (int i = 0; i < f->n && !err; i++) {
+        if (f->used[i] && i < f->n_args)
             err = add_arg(ng, g, f, i, device);
+        else if (f->used[i])
+            f->source[i] = (trn_edge){to[f->from[i].node], f->from[i].slot};
+    }
     if (!err)
         err = rewire(ng, g, f, keep);
     for (int i = 0; i < sig->n_fetches && !err; i++) {
         int feed = feed_of(f, fetch[i].node, fetch[i].slot);
-        trn_edge from = feed >= 0 ? (trn_edge){f->arg[feed], 0} : (trn_edge){to[fetch[i].node], fetch[i].slot};
+        trn_edge from = feed >= 0 ? f->source[feed] : (trn_edge){to[fetch[i].node], fetch[i].slot};
         err = add_retval(ng, g, fetch[i], from, i, device);
+    }
+    if (!err && sig->n_joins) { /* a join may close a cycle, which no import has seen */
+        trn_frames frames;
+        err = trn_graph_frames(&frames, ng);
+        if (!err)
+            trn_frames_fini(&frames);
     }
     if (err) {
         trn_graph_free(ng);

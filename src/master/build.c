@@ -273,6 +273,8 @@ static char *signature(const trn_step_req *q, bool partial)
         trn_sb_add(&s, q->fetches[i], strlen(q->fetches[i]) + 1);
     for (int i = 0; i < q->n_targets; i++)
         trn_sb_add(&s, q->targets[i], strlen(q->targets[i]) + 1);
+    for (int i = 0; i < q->n_joins; i++)
+        trn_sb_addf(&s, "=%s=%s=", q->join_from[i], q->join_to[i]);
     for (size_t i = 0; i < s.n; i++)
         if (!s.p[i])
             s.p[i] = 1;
@@ -312,7 +314,8 @@ void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_d
     j->b = trn_xalloc(sizeof *j->b);
     *j->b = (built_graph){.ref = 1, .s = s, .key = key, .n_feeds = q->n_feeds, .n_fetches = q->n_fetches, .partial = partial};
     j->sig = (trn_run_sig){q->n_feeds, q->n_fetches, q->n_targets, trn_dup_names(j->arena, q->feed_names, (size_t)q->n_feeds),
-                           trn_dup_names(j->arena, q->fetches, (size_t)q->n_fetches), trn_dup_names(j->arena, q->targets, (size_t)q->n_targets)};
+                           trn_dup_names(j->arena, q->fetches, (size_t)q->n_fetches), trn_dup_names(j->arena, q->targets, (size_t)q->n_targets),
+                           q->n_joins, trn_dup_names(j->arena, q->join_from, (size_t)q->n_joins), trn_dup_names(j->arena, q->join_to, (size_t)q->n_joins)};
     j->partial = partial;
     j->partition_graphs = q->partition_graphs;
     j->pending = 1;

@@ -40,6 +40,8 @@ typedef struct trn_step_req {
     const char *const *feed_names;
     trn_tensor *const *feeds;
     const char *const *fetches, *const *targets;
+    int n_joins; /* callables: join_to[i] is fed with what join_from[i] is */
+    const char *const *join_from, *const *join_to;
     int64_t timeout_ms; /* 0: the session's operation_timeout_in_ms, or none */
     bool trace, partition_graphs;
 } trn_step_req;

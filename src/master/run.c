@@ -123,9 +123,6 @@ trn_err trn_master_make_callable(trn_master *m, const Tensorflow__MakeCallableRe
     const Tensorflow__CallableOptions *o = r->options;
     if (!o)
         return trn_errorf(TRN_INVALID_ARGUMENT, "MakeCallable without options");
-    if (o->n_tensor_connection)
-        return trn_errorf(TRN_UNIMPLEMENTED, "MakeCallable: tensor_connection (%s to %s) is not supported", o->tensor_connection[0]->from_tensor,
-                          o->tensor_connection[0]->to_tensor);
     trn_msession *s;
     TRN_TRY(trn_msession_find(&s, m, r->session_handle));
     trn_arena *a = trn_arena_new();
@@ -139,6 +136,14 @@ trn_err trn_master_make_callable(trn_master *m, const Tensorflow__MakeCallableRe
                           .feed_names = trn_dup_names(a, (const char *const *)o->feed, o->n_feed),
                           .fetches = trn_dup_names(a, (const char *const *)o->fetch, o->n_fetch),
                           .targets = trn_dup_names(a, (const char *const *)o->target, o->n_target)};
+    const char **from = trn_arena_alloc(a, sizeof *from * (o->n_tensor_connection + 1)), **to = trn_arena_alloc(a, sizeof *to * (o->n_tensor_connection + 1));
+    for (size_t i = 0; i < o->n_tensor_connection; i++) {
+        from[i] = trn_arena_strdup(a, o->tensor_connection[i]->from_tensor);
+        to[i] = trn_arena_strdup(a, o->tensor_connection[i]->to_tensor);
+    }
+    c->q.n_joins = (int)o->n_tensor_connection;
+    c->q.join_from = from;
+    c->q.join_to = to;
     if (o->run_options) {
         c->q.timeout_ms = o->run_options->timeout_in_ms;
         c->q.trace = o->run_options->trace_level > 0;
@@ -188,6 +193,8 @@ void trn_master_run_callable(trn_master *m, const char *session, int64_t handle,
         q.feed_names = trn_dup_names(a, c->q.feed_names, (size_t)q.n_feeds);
         q.fetches = trn_dup_names(a, c->q.fetches, (size_t)q.n_fetches);
         q.targets = trn_dup_names(a, c->q.targets, (size_t)q.n_targets);
+        q.join_from = trn_dup_names(a, c->q.join_from, (size_t)q.n_joins);
+        q.join_to = trn_dup_names(a, c->q.join_to, (size_t)q.n_joins);
         q.session = session;
         q.feeds = feeds;
     }

@@ -4,10 +4,12 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import timeline
 
 from conftest import BIN, tf_server
@@ -317,6 +319,97 @@ def test_partial_run(fresh):
         h = s.partial_run_setup([r1], [a, b])
         with pytest.raises(tf.errors.InvalidArgumentError):
             s.partial_run(h, r2, {c: 1.0})
+
+
+@pytest.mark.parametrize("master", ["ours", "TensorFlow"])
+def test_partial_run_masters(cluster, master):
+    """Feeds and fetches of a partial run on three tasks; TensorFlow's master sends our ps partial RunGraph calls, part of which have no feed."""
+    c = cluster(ps=2, workers=1, start=False)
+    target = c.target("worker") if master == "ours" else tf_server(c.spec, "worker").target
+    for t in c.tasks:
+        if t.job == "ps" or master == "ours":
+            t.start()
+    with tf.device(P0):
+        a, b = (tf.placeholder(tf.float32, [], name=n) for n in "ab")
+        v = tf.get_variable("v", initializer=1.0, use_resource=True)
+        r1 = tf.add(a, b, name="r1")
+        with tf.control_dependencies([v.assign_add(r1)]):
+            now = v.read_value()
+    with tf.device(P1):
+        c3 = tf.placeholder(tf.float32, [], name="c3")
+        r2 = tf.multiply(r1, c3, name="r2")
+        far = tf.gather(tf.fill([2], c3), tf.cast(c3, tf.int32) + 5, name="far_out")
+    with tf.device(W0):
+        r3 = tf.add(r2, now, name="r3")
+    with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=30000)) as s:
+        s.run(v.initializer)
+        total = 1.0
+        for x in (1.0, 2.0, 3.0):
+            h = s.partial_run_setup([r1, r2, r3, now], [a, b, c3])
+            assert s.partial_run(h, r1, {a: x, b: 2.0}) == x + 2.0
+            total += x + 2.0
+            assert s.partial_run(h, now) == total
+            assert s.partial_run(h, [r2, r3], {c3: 10.0}) == [(x + 2.0) * 10.0, (x + 2.0) * 10.0 + total]
+        if master == "TensorFlow":  # the initialiser, and three calls per run: its master asks again for every part of a step
+            with urllib.request.urlopen(f"http://{c.spec['ps'][0]}/metrics") as page:
+                assert 'trainera_rpc_calls_total{method="RunGraph"} 10\n' in page.read().decode()
+        # Two at the same time, one of which is given up.
+        h1, h2 = (s.partial_run_setup([r1, r2], [a, b, c3]) for _ in range(2))
+        assert s.partial_run(h1, r1, {a: 1.0, b: 1.0}) == 2.0
+        assert s.partial_run(h2, r1, {a: 5.0, b: 5.0}) == 10.0
+        assert s.partial_run(h1, r2, {c3: 3.0}) == 6.0
+        # An error in the middle ends that run and nothing else.
+        h = s.partial_run_setup([r1, far], [a, b, c3])
+        assert s.partial_run(h, r1, {a: 1.0, b: 2.0}) == 3.0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="far_out"):
+            s.partial_run(h, far, {c3: 1.0})
+        assert s.run(r2, {a: 1.0, b: 2.0, c3: 3.0}) == 9.0
+
+
+@pytest.mark.parametrize("master", ["ours", "TensorFlow"])
+def test_connected_callable(cluster, master):
+    """A callable may feed one tensor with another one (CallableOptions.tensor_connection)."""
+    c = cluster(ps=1, workers=1, start=False)
+    target = c.target("worker") if master == "ours" else tf_server(c.spec, "worker").target
+    for t in c.tasks:
+        if t.job == "ps" or master == "ours":
+            t.start()
+    with tf.device(P0):
+        x = tf.placeholder(tf.float32, [2], name="x")
+        y = tf.placeholder(tf.float32, [2], name="y")
+        double = tf.multiply(x, 2.0, name="double")
+    with tf.device(W0):
+        sums = tf.add(y, 1.0, name="sums")
+        with tf.control_dependencies([y]):
+            after = tf.identity(x, name="after")
+
+    def options(feed, fetch, *joins):
+        o = config_pb2.CallableOptions()
+        o.feed.extend(feed)
+        o.fetch.extend(fetch)
+        for a, b in joins:
+            o.tensor_connection.add(from_tensor=a, to_tensor=b)
+        return o
+
+    with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=30000)) as s:
+        def call(feed, fetch, *joins):
+            values = s._make_callable_from_options(options([n for n, _ in feed], fetch, *joins))(*(np.array(v, np.float32) for _, v in feed))
+            return [v.tolist() for v in values]
+
+        one = [("x:0", [1, 2])]
+        for _ in range(2):
+            assert call(one, ["sums:0"], ("double:0", "y:0")) == [[3, 5]]
+            assert call(one, ["sums:0", "after:0"], ("double:0", "y:0")) == [[3, 5], [1, 2]]
+            assert call([("x:0", [1, 2]), ("y:0", [0, 0])], ["sums:0"]) == [[1, 1]]
+        for joins, why in ([("nobody:0", "y:0")], "unknown node"), ([("double:7", "y:0")], "unknown edge"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=why):
+                call(one, ["sums:0"], *joins)
+        with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.NotFoundError)):
+            call(one, ["sums:0"], ("double:0", "nobody:0"))
+        if master == "ours":  # TensorFlow's master does not look
+            with pytest.raises(tf.errors.InvalidArgumentError, match="cycle"):
+                call([], ["sums:0"], ("sums:0", "y:0"))
+        assert s.run(sums, {y: [1, 1]}).tolist() == [2, 2]
 
 
 def test_trace(fresh):

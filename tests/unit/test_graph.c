@@ -483,6 +483,32 @@ static void prune_errors_are_tensorflows(void **state)
     trn_graph_free(g);
 }
 
+/* A tensor that stands in for another one: its own inputs are kept, those of the other are not. */
+static void prunes_with_joins(void **state)
+{
+    trn_graph *g = graph_of(N_PLACEHOLDER("x") N_PLACEHOLDER("y") N_OP2("twice", "AddV2", "x", "x") N_OP2("sum", "AddV2", "y", "y"));
+    const char *const fetch[] = {"sum:0"}, *const from[] = {"twice:0"}, *const to[] = {"y:0"}, *const feed[] = {"x:0"};
+    trn_run_sig sig = {.n_fetches = 1, .fetches = fetch, .n_joins = 1, .join_from = from, .join_to = to, .n_feeds = 1, .feeds = feed};
+    trn_graph *p;
+    assert_ok(trn_graph_prune(&p, g, &sig, ""));
+    assert_null(trn_graph_find(p, "y", 1));
+    const trn_gnode *sum = node_of(p, "sum"), *twice = node_of(p, "twice");
+    assert_int_equal(sum->in[0].node, twice->id);
+    assert_int_equal(sum->in[1].node, twice->id);
+    assert_string_equal(p->node[twice->in[0].node]->n.op, "_Arg");
+    trn_graph_free(p);
+    sig.join_from = fetch;
+    assert_fails(TRN_INVALID_ARGUMENT, trn_graph_prune(&p, g, &sig, ""), "cycle");
+    sig.join_from = (const char *const[]){"nope:0"};
+    assert_fails(TRN_INVALID_ARGUMENT, trn_graph_prune(&p, g, &sig, ""), "unknown node");
+    sig.join_from = (const char *const[]){"twice:1"};
+    assert_fails(TRN_INVALID_ARGUMENT, trn_graph_prune(&p, g, &sig, ""), "unknown edge");
+    sig.join_from = from;
+    sig.join_to = feed;
+    assert_fails(TRN_INVALID_ARGUMENT, trn_graph_prune(&p, g, &sig, ""), "fed more than once");
+    trn_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -496,6 +522,7 @@ int main(void)
         cmocka_unit_test(is_linear),
         cmocka_unit_test(parses_tensor_names),
         cmocka_unit_test(builds_copies_and_compacts),
+        cmocka_unit_test(prunes_with_joins),
         cmocka_unit_test(exports_what_it_imported),
         cmocka_unit_test(exports_defaults_for_tensorflow_1),
         cmocka_unit_test(prunes_to_what_is_needed),

@@ -6,11 +6,12 @@
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
     X(trn_ops_barrier)                                                                                                 \
+    X(trn_ops_candidate)                                                                                               \
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
-    X(trn_ops_conv)                                                                                                    \
     X(trn_ops_control)                                                                                                 \
+    X(trn_ops_conv)                                                                                                    \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_files)                                                                                              \

@@ -12,6 +12,7 @@
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
+    X(trn_ops_count)                                                                                                   \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_files)                                                                                              \
@@ -19,6 +20,8 @@
     X(trn_ops_data_func)                                                                                               \
     X(trn_ops_data_iter)                                                                                               \
     X(trn_ops_data_shuffle)                                                                                            \
+    X(trn_ops_diag)                                                                                                    \
+    X(trn_ops_einsum)                                                                                                  \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
@@ -38,6 +41,7 @@
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_space)                                                                                                   \
     X(trn_ops_sparse)                                                                                                  \
     X(trn_ops_sparse_math)                                                                                             \
     X(trn_ops_stage)                                                                                                   \

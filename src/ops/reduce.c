@@ -334,6 +334,62 @@ static trn_err reduce(trn_kctx *k, const reducer *table)
     return e;
 }
 
+/* Squares of x (of its absolute value), half types widened. */
+static trn_err squares(trn_tensor **out, const trn_tensor *x)
+{
+    trn_tensor *w;
+    TRN_TRY(trn_is_half(x->dtype) ? widened(&w, x) : trn_tensor_copy(&w, x));
+    for (int64_t i = 0; i < w->count; i++) {
+        float _Complex *c = w->data;
+        double _Complex *z = w->data;
+        switch (w->dtype) {
+        case TRN_FLOAT: TRN_DATA_MUT(w, float)[i] *= TRN_DATA(w, float)[i]; break;
+        case TRN_DOUBLE: TRN_DATA_MUT(w, double)[i] *= TRN_DATA(w, double)[i]; break;
+        case TRN_COMPLEX64: c[i] = crealf(c[i]) * crealf(c[i]) + cimagf(c[i]) * cimagf(c[i]); break;
+        default: z[i] = creal(z[i]) * creal(z[i]) + cimag(z[i]) * cimag(z[i]); break;
+        }
+    }
+    *out = w;
+    return TRN_OK;
+}
+
+static trn_err norm_go(trn_kctx *k, trn_tensor *sum, trn_tensor *sq, const plan *p, bool any)
+{
+    if (any)
+        TRN_TRY(reduce_go(k, &r_sum[sq->dtype], sum, sq, p));
+    else
+        TRN_TRY(trn_tensor_copy_elems(sum, 0, sq, 0, sq->count));
+    for (int64_t i = 0; i < sum->count; i++)
+        switch (sum->dtype) {
+        case TRN_FLOAT: TRN_DATA_MUT(sum, float)[i] = sqrtf(TRN_DATA(sum, float)[i]); break;
+        case TRN_DOUBLE: TRN_DATA_MUT(sum, double)[i] = sqrt(TRN_DATA(sum, double)[i]); break;
+        case TRN_COMPLEX64: TRN_DATA_MUT(sum, float _Complex)[i] = sqrtf(crealf(TRN_DATA(sum, float _Complex)[i])); break;
+        default: TRN_DATA_MUT(sum, double _Complex)[i] = sqrt(creal(TRN_DATA(sum, double _Complex)[i])); break;
+        }
+    return TRN_OK;
+}
+
+static trn_err k_norm(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    plan p;
+    TRN_TRY(plan_axes(&p, x, trn_in(k, 1), trn_attr_bool(k->node, "keep_dims")));
+    bool any = false;
+    for (int i = 0; i < p.rank; i++)
+        any = any || p.red[i];
+    trn_tensor *y, *sq, *wide = NULL;
+    TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &p.out));
+    TRN_TRY(squares(&sq, x));
+    trn_err err = trn_is_half(x->dtype) ? trn_tensor_new(&wide, TRN_FLOAT, &p.out) : TRN_OK;
+    if (!err)
+        err = norm_go(k, wide ? wide : y, sq, &p, any);
+    if (!err && wide)
+        trn_narrow(y->data, TRN_DATA(wide, float), y->dtype, y->count);
+    trn_tensor_unref(sq);
+    trn_tensor_unref(wide);
+    return err;
+}
+
 static trn_err k_sum(trn_kctx *k) { return reduce(k, r_sum); }
 static trn_err k_mean(trn_kctx *k) { return reduce(k, r_mean); }
 static trn_err k_prod(trn_kctx *k) { return reduce(k, r_prod); }
@@ -472,9 +528,24 @@ TRN_EACH_COMPLEX(CUMSUM, cumsum)
 TRN_EACH_INT(CUMPROD, cumprod)
 TRN_EACH_FLOAT(CUMPROD, cumprod)
 TRN_EACH_COMPLEX(CUMPROD, cumprod)
+/* log(exp(a) + exp(b)) */
+static double log_add(double a, double b)
+{
+    double hi = a > b ? a : b, lo = a > b ? b : a;
+    return hi == -INFINITY ? hi : hi + log1p(exp(lo - hi));
+}
+static float log_addf(float a, float b)
+{
+    float hi = a > b ? a : b, lo = a > b ? b : a;
+    return hi == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
+}
+CUM(cumlse, float, float, f32, -INFINITY, log_addf(a, b))
+CUM(cumlse, double, double, f64, -INFINITY, log_add(a, b))
 typedef void (*cum_fn)(void *, const void *, int64_t, int64_t, int64_t, bool, bool);
 static const cum_fn cumsum_tab[TRN_DTYPE_END] = {TRN_TAB_INT(cumsum), TRN_TAB_FLOAT(cumsum), TRN_TAB_COMPLEX(cumsum)};
 static const cum_fn cumprod_tab[TRN_DTYPE_END] = {TRN_TAB_INT(cumprod), TRN_TAB_FLOAT(cumprod), TRN_TAB_COMPLEX(cumprod)};
+
+static const cum_fn cumlse_tab[TRN_DTYPE_END] = {TRN_TAB_FLOAT(cumlse)};
 
 static trn_err cumulate(trn_kctx *k, const cum_fn *tab)
 {
@@ -502,6 +573,7 @@ static trn_err cumulate(trn_kctx *k, const cum_fn *tab)
 }
 static trn_err k_cumsum(trn_kctx *k) { return cumulate(k, cumsum_tab); }
 static trn_err k_cumprod(trn_kctx *k) { return cumulate(k, cumprod_tab); }
+static trn_err k_cumlse(trn_kctx *k) { return cumulate(k, cumlse_tab); }
 
 #define R(set) "input:T, reduction_indices:Tidx -> output:T; keep_dims:bool=false, T:" set ", Tidx:i32|i64=i32"
 #define RB "input:bool, reduction_indices:Tidx -> output:bool; keep_dims:bool=false, Tidx:i32|i64=i32"
@@ -513,6 +585,7 @@ const trn_op trn_ops_reduce[] = {
     {"Prod", R("num"), trn_sh_reduce, k_prod, 0},
     {"Max", R("real"), trn_sh_reduce, k_max, 0},
     {"Min", R("real"), trn_sh_reduce, k_min, 0},
+    {"EuclideanNorm", R("float|c64|c128"), trn_sh_reduce, k_norm, 0},
     {"All", RB, trn_sh_reduce, k_all, 0},
     {"Any", RB, trn_sh_reduce, k_any, 0},
     {"L2Loss", "t:T -> output:T; T:float", trn_sh_scalar, k_l2loss, 0},
@@ -522,5 +595,7 @@ const trn_op trn_ops_reduce[] = {
      k_argmin, 0},
     {"Cumsum", CUM_SIG, trn_sh_same, k_cumsum, 0},
     {"Cumprod", CUM_SIG, trn_sh_same, k_cumprod, 0},
+    {"CumulativeLogsumexp", "x:T, axis:Tidx -> out:T; exclusive:bool=false, reverse:bool=false, T:float, Tidx:i32|i64=i32", trn_sh_same,
+     k_cumlse, 0},
     {0},
 };

@@ -22,6 +22,7 @@
     X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
+    X(trn_ops_example)                                                                                                 \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
@@ -40,6 +41,7 @@
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
+    X(trn_ops_serialize)                                                                                               \
     X(trn_ops_slice)                                                                                                   \
     X(trn_ops_space)                                                                                                   \
     X(trn_ops_sparse)                                                                                                  \

@@ -336,3 +336,54 @@ def test_unsupported_names_itself(fresh):
         with tf.Session(fresh.target("worker")) as s:
             with pytest.raises(tf.errors.UnimplementedError, match="PyFunc"):
                 s.run(nxt)
+
+
+SPEC = {"x": tf.io.FixedLenFeature([2], tf.float32), "y": tf.io.FixedLenFeature([], tf.int64), "tags": tf.io.VarLenFeature(tf.string),
+        "sometimes": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)}
+
+PARSING = {
+    "single": lambda f: tf.data.TFRecordDataset(str(f / "recs0")).map(lambda r: tf.io.parse_single_example(r, {k: v for k, v in SPEC.items() if k != "sometimes"})),
+    "batched": lambda f: tf.data.TFRecordDataset(str(f / "recs1")).batch(4).map(lambda r: tf.io.parse_example(r, SPEC)),
+    "single_then_batch": lambda f: tf.data.TFRecordDataset(str(f / "recs2")).map(lambda r: tf.io.parse_single_example(r, {"y": SPEC["y"], "tags": SPEC["tags"]})).batch(3),
+    "columns": lambda f: tf.data.TFRecordDataset(str(f / "recs2")).batch(3).map(lambda r: tf.io.parse_example(r, tf.feature_column.make_parse_example_spec(
+        [tf.feature_column.numeric_column("x", [2]), tf.feature_column.categorical_column_with_hash_bucket("tags", 10)]))),
+    "missing": lambda f: tf.data.TFRecordDataset(str(f / "recs0")).map(lambda r: tf.io.parse_single_example(r, {"nothing": tf.io.FixedLenFeature([1], tf.int64)})),
+    "parse_dataset": lambda f: tf.data.TFRecordDataset(str(f / "recs1")).batch(2).map(lambda r: tf.io.parse_example(r, SPEC), num_parallel_calls=2).prefetch(1),
+}
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("name", PARSING)
+def test_parsing(fresh, files, name):
+    both(fresh, lambda: PARSING[name](files))
+
+
+def test_queue_runner_training_input(fresh, files):
+    """Readers, batches and parsing on queue runners, as TensorFlow 1 programs feed themselves; a variable on the ps."""
+    def program(target):
+        with tf.Graph().as_default(), tf.device(W0 if target else None):
+            names = tf.train.string_input_producer(sorted(str(p) for p in files.glob("recs?")), num_epochs=1, shuffle=False)
+            _, record = tf.TFRecordReader().read(names)
+            x, y = (lambda d: (d["x"], d["y"]))(tf.io.parse_single_example(record, {"x": SPEC["x"], "y": SPEC["y"]}))
+            bx, by = tf.train.batch([x, y], 5, num_threads=1, allow_smaller_final_batch=True)
+            with tf.device("/job:ps/task:0" if target else None):
+                w = tf.get_variable("w", [2], initializer=tf.zeros_initializer())
+            loss = tf.reduce_mean((tf.linalg.matvec(bx, w) - tf.cast(by, tf.float32) / 100) ** 2)
+            train = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+            with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=60000)) as s:
+                s.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+                coord = tf.train.Coordinator()
+                threads = tf.train.start_queue_runners(s, coord)
+                losses = []
+                try:
+                    while True:
+                        losses.append(s.run([loss, train])[0])
+                except tf.errors.OutOfRangeError:
+                    pass
+                coord.request_stop()
+                coord.join(threads, stop_grace_period_secs=10, ignore_live_threads=True)
+                return losses
+
+    a, b = program(""), program(fresh.target("worker"))
+    assert len(a) == len(b) == 6
+    np.testing.assert_allclose(a, b, rtol=1e-5)

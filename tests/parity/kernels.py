@@ -105,7 +105,7 @@ def run_tf(case):
         if t == "shape":
             v = None if v is None else [-1 if d is None else d for d in v]
         elif t == "list(shape)":
-            v = [tf.TensorShape(s).as_proto() for s in v]
+            v = [None if s is None else [-1 if d is None else d for d in s] for s in v]
         attrs += [n, v]
     try:
         outs = execute.execute(case.op.encode(), n_out, [as_tensor(x) for x in flat], tuple(attrs), context.context())

@@ -21,7 +21,7 @@ static bool keeps_state(const trn_graph *g)
         const trn_gnode *gn = g->node[id];
         if (!gn)
             continue;
-        if (!gn->n.def || (gn->n.def->row->flags & TRN_OP_STATEFUL))
+        if (!gn->n.def || (gn->n.def->row->init && (gn->n.def->row->flags & TRN_OP_STATEFUL)))
             return true;
         for (int i = 0; i < gn->n.n_attrs; i++)
             if (gn->n.attrs[i].kind == TRN_ATTR_FUNC)

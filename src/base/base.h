@@ -179,6 +179,17 @@ void trn_mutex_fini(trn_mutex *m);
 void trn_lock(trn_mutex *m);
 void trn_unlock(trn_mutex *m);
 
+/* Counts what is still pending and keeps the error that says most: the first, or the first that does not merely follow from another. [any] */
+typedef struct trn_join {
+    _Atomic int pending;
+    trn_mutex mu;
+    trn_err err;
+} trn_join;
+void trn_join_init(trn_join *j, int pending);
+void trn_join_add(trn_join *j, int n); /* while at least one is pending */
+bool trn_join_done(trn_join *j, TRN_OWN trn_err err); /* true: that was the last one, the caller goes on */
+trn_err trn_join_fini(trn_join *j) TRN_MUST_USE; /* gives the error away */
+
 /* ---- metrics -------------------------------------------------------------------------------------------------- */
 
 /* Registered once, by name with Prometheus labels already in it ("rpc_calls_total{method=\"RunStep\"}"); the page is in obs/. */

@@ -25,9 +25,7 @@ typedef struct build_job {
     trn_arena *arena;
     trn_run_sig sig;
     bool partial, partition_graphs;
-    _Atomic int pending; /* RegisterGraph calls */
-    trn_mutex mu;
-    trn_err err;
+    trn_join join; /* our own part, the RegisterGraph calls */
 } build_job;
 
 built_graph *trn_built_ref(built_graph *b)
@@ -141,7 +139,7 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
 static void build_finish(build_job *j)
 {
     trn_msession *s = j->s;
-    trn_err err = j->err;
+    trn_err err = trn_join_fini(&j->join);
     trn_lock(&s->mu);
     slot *sl = trn_map_gets(s->built, j->b->key);
     waiter *w = sl->waiters;
@@ -161,7 +159,6 @@ static void build_finish(build_job *j)
     }
     trn_err_free(err);
     trn_built_unref(j->b);
-    trn_mutex_fini(&j->mu);
     trn_arena_free(j->arena);
     trn_msession_unref(s);
     free(j);
@@ -169,16 +166,7 @@ static void build_finish(build_job *j)
 
 static void build_one_done(build_job *j, trn_err err)
 {
-    if (err) {
-        trn_lock(&j->mu);
-        if (!j->err) {
-            j->err = err;
-            err = TRN_OK;
-        }
-        trn_unlock(&j->mu);
-        trn_err_free(err);
-    }
-    if (atomic_fetch_sub_explicit(&j->pending, 1, memory_order_acq_rel) == 1)
+    if (trn_join_done(&j->join, err))
         build_finish(j);
 }
 
@@ -221,7 +209,7 @@ static trn_err register_remote(build_job *j, const trn_part *p)
     q.graph_options = &go;
     reg_call *c = trn_arena_alloc(j->arena, sizeof *c);
     *c = (reg_call){j, i};
-    atomic_fetch_add(&j->pending, 1);
+    trn_join_add(&j->join, 1);
     uint64_t deadline = trn_now_ns() + UINT64_C(120000000000);
     trn_call_pb(j->s->remote[r].channel, TRN_PATH_WORKER "RegisterGraph", &q.base, deadline, false, NULL, registered, c);
     return TRN_OK;
@@ -318,7 +306,6 @@ void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_d
                            q->n_joins, trn_dup_names(j->arena, q->join_from, (size_t)q->n_joins), trn_dup_names(j->arena, q->join_to, (size_t)q->n_joins)};
     j->partial = partial;
     j->partition_graphs = q->partition_graphs;
-    j->pending = 1;
-    trn_mutex_init(&j->mu, TRN_RANK_LEAF);
+    trn_join_init(&j->join, 1);
     trn_pool_submit(s->m->w->env->pool, build_run, j);
 }

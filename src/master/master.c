@@ -407,9 +407,7 @@ typedef struct create_job {
     trn_create_result *out;
     trn_master_done done;
     void *arg;
-    _Atomic int pending;
-    trn_mutex mu;
-    trn_err err;
+    trn_join join; /* CreateWorkerSession calls */
 } create_job;
 
 static void drop_worker_sessions(trn_msession *s, trn_master_done done, void *arg);
@@ -434,7 +432,6 @@ static void create_over(create_job *j, trn_err err)
     }
     j->done(j->arg, err);
     trn_msession_unref(j->s);
-    trn_mutex_fini(&j->mu);
     free(j);
 }
 
@@ -450,19 +447,11 @@ static void create_import(void *arg) /* [pool] */
 
 static void worker_session_made(create_job *j, trn_err err)
 {
-    if (err) {
-        trn_lock(&j->mu);
-        if (!j->err) {
-            j->err = err;
-            err = TRN_OK;
-        }
-        trn_unlock(&j->mu);
-        trn_err_free(err);
-    }
-    if (atomic_fetch_sub_explicit(&j->pending, 1, memory_order_acq_rel) != 1)
+    if (!trn_join_done(&j->join, err))
         return;
-    if (j->err)
-        create_over(j, j->err);
+    err = trn_join_fini(&j->join);
+    if (err)
+        create_over(j, err);
     else
         trn_pool_submit(j->m->w->env->pool, create_import, j);
 }
@@ -552,14 +541,10 @@ static void tasks_known(void *arg, trn_err err, survey *sv) /* [loop] */
     err = trn_worker_session_new(s->m->w, &o);
     if (!err)
         err = trn_worker_session(&s->local, s->m->w, s->handle, true);
-    j->pending = s->n_remote + 1;
+    trn_join_init(&j->join, 1 + (err ? 0 : s->n_remote));
     Tensorflow__ClusterDef *cluster = s->propagated && j->q->config ? j->q->config->cluster_def : NULL;
-    for (int i = 0; i < s->n_remote; i++) {
-        if (err)
-            atomic_fetch_sub(&j->pending, 1);
-        else
-            make_remote_session(j, &s->remote[i], cluster);
-    }
+    for (int i = 0; !err && i < s->n_remote; i++)
+        make_remote_session(j, &s->remote[i], cluster);
     worker_session_made(j, err);
 }
 
@@ -567,7 +552,6 @@ void trn_master_create(trn_master *m, const Tensorflow__CreateSessionRequest *q,
 {
     create_job *j = trn_xalloc(sizeof *j);
     *j = (create_job){.m = m, .q = q, .out = out, .done = done, .arg = arg, .cancel = c, .s = session_new(m)};
-    trn_mutex_init(&j->mu, TRN_RANK_LEAF);
     trn_err err = session_set_up(j->s, q);
     if (err) {
         create_over(j, err);

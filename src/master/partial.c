@@ -126,9 +126,7 @@ typedef struct partial_call {
     trn_step_result *out;
     trn_master_done done;
     void *arg;
-    _Atomic int pending;
-    trn_mutex mu;
-    trn_err err;
+    trn_join join; /* the fetches, with the last call also the end of the step */
     bool last;
 } partial_call;
 
@@ -220,34 +218,26 @@ static bool all_asked(const partial *p)
 
 static void call_over(partial_call *c)
 {
-    if (c->err) {
+    trn_err err = trn_join_fini(&c->join);
+    if (err) {
         trn_step_result_fini(c->out);
-        trn_cancel_fire(c->p->cancel, trn_err_set_derived(trn_err_copy(c->err)));
+        trn_cancel_fire(c->p->cancel, trn_err_set_derived(trn_err_copy(err)));
     }
-    if (c->last || c->err) {
+    if (c->last || err) {
         trn_lock(&c->s->mu);
         partial *p = trn_map_dels(c->s->partials, c->handle);
         trn_unlock(&c->s->mu);
         partial_unref(p);
     }
-    c->done(c->arg, c->err);
+    c->done(c->arg, err);
     partial_unref(c->p);
     trn_msession_unref(c->s);
-    trn_mutex_fini(&c->mu);
     free(c);
 }
 
 static void one_done(partial_call *c, trn_err err)
 {
-    trn_lock(&c->mu);
-    if (!c->err || (err && trn_err_is_derived(c->err) && !trn_err_is_derived(err))) {
-        trn_err old = c->err;
-        c->err = err;
-        err = old;
-    }
-    trn_unlock(&c->mu);
-    trn_err_free(err);
-    if (atomic_fetch_sub_explicit(&c->pending, 1, memory_order_acq_rel) == 1)
+    if (trn_join_done(&c->join, err))
         call_over(c);
 }
 
@@ -298,8 +288,7 @@ void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_step_result *o
     partial_call *c = trn_xalloc(sizeof *c);
     *c = (partial_call){.p = p, .s = trn_msession_ref(s), .out = out, .done = done, .arg = arg, .last = last};
     snprintf(c->handle, sizeof c->handle, "%s", q->partial_handle);
-    trn_mutex_init(&c->mu, TRN_RANK_LEAF);
-    c->pending = 1 + q->n_fetches + last;
+    trn_join_init(&c->join, 1 + q->n_fetches + last);
     out->n_fetches = q->n_fetches;
     out->fetches = trn_xalloc(sizeof *out->fetches * (size_t)(q->n_fetches + 1));
     trn_rdv *rdv = trn_wstep_rdv(p->step);

@@ -626,11 +626,30 @@ static void faults(void **state)
     trn_log_set_level(TRN_LOG_INFO);
 }
 
+/* The error that says most is kept; the last one to end goes on. */
+static void joins(void **state)
+{
+    trn_join j;
+    trn_join_init(&j, 2);
+    trn_join_add(&j, 3);
+    assert_false(trn_join_done(&j, TRN_OK));
+    assert_false(trn_join_done(&j, trn_err_set_derived(trn_errorf(TRN_ABORTED, "follows"))));
+    assert_false(trn_join_done(&j, trn_errorf(TRN_INVALID_ARGUMENT, "cause")));
+    assert_false(trn_join_done(&j, trn_errorf(TRN_INTERNAL, "later")));
+    assert_true(trn_join_done(&j, trn_err_set_derived(trn_errorf(TRN_ABORTED, "follows"))));
+    trn_err err = trn_join_fini(&j);
+    assert_int_equal(trn_err_code(err), TRN_INVALID_ARGUMENT);
+    trn_err_free(err);
+    trn_join_init(&j, 1);
+    assert_true(trn_join_done(&j, TRN_OK));
+    assert_null(trn_join_fini(&j));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(err_values),      cmocka_unit_test(arena),      cmocka_unit_test(sb),
-        cmocka_unit_test(buf_sizes),       cmocka_unit_test(buf_pool), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
+        cmocka_unit_test(buf_sizes),       cmocka_unit_test(joins), cmocka_unit_test(buf_pool), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
         cmocka_unit_test(buf_threads),     cmocka_unit_test(map_model),  cmocka_unit_test(map_edges),
         cmocka_unit_test(hashes),          cmocka_unit_test(log_lines),  cmocka_unit_test(log_threads),
         cmocka_unit_test(clock_random),    cmocka_unit_test(lock_order), cmocka_unit_test(metrics),

@@ -198,7 +198,7 @@ static void deregister_graph(void *svc, trn_call *call)
 
 /* ---- RunGraph ------------------------------------------------------------------------------------------------------- */
 
-/* One RunGraph call. Waits for `pending` things: the run (unless it is a partial one that goes on), and each recv_key. */
+/* One RunGraph call. Waits for several things: the run (unless it is a partial one that goes on), and each recv_key. */
 typedef struct graph_call {
     trn_worker *w;
     trn_call *call;
@@ -209,9 +209,7 @@ typedef struct graph_call {
     trn_plan *plan;
     trn_cancel *cancel;
     trn_trace *trace;
-    _Atomic int pending;
-    trn_mutex mu;
-    trn_err err;        /* the first */
+    trn_join join;
     trn_tensor **recvd; /* by recv_key */
     bool *dead;
 } graph_call;
@@ -235,8 +233,7 @@ static void graph_reply(graph_call *g)
 {
     trn_out_msg m = {0};
     trn_sb s = {0};
-    trn_err err = g->err;
-    g->err = TRN_OK;
+    trn_err err = trn_join_fini(&g->join);
     for (int i = 0; !err && i < g->q.n_recv; i++) {
         if (g->dead[i] || !g->recvd[i])
             err = trn_errorf(TRN_INVALID_ARGUMENT, "The tensor returned for %s was not valid.", g->q.recv_key[i]);
@@ -268,24 +265,13 @@ static void graph_reply(graph_call *g)
     trn_wstep_unref(g->step);
     trn_wsession_unref(g->session);
     trn_cancel_unref(g->cancel);
-    trn_mutex_fini(&g->mu);
     trn_arena_free(g->arena);
     free(g);
 }
 
 static void graph_one_done(graph_call *g, trn_err err)
 {
-    if (err) {
-        trn_lock(&g->mu);
-        if (!g->err || (trn_err_is_derived(g->err) && !trn_err_is_derived(err))) {
-            trn_err old = g->err;
-            g->err = err;
-            err = old;
-        }
-        trn_unlock(&g->mu);
-        trn_err_free(err);
-    }
-    if (atomic_fetch_sub_explicit(&g->pending, 1, memory_order_acq_rel) == 1)
+    if (trn_join_done(&g->join, err))
         graph_reply(g);
 }
 
@@ -387,8 +373,7 @@ static void run_graph(void *svc, trn_call *call)
     g->call = call;
     g->arena = trn_arena_new();
     g->cancel = trn_cancel_new();
-    g->pending = 1;
-    trn_mutex_init(&g->mu, TRN_RANK_LEAF);
+    trn_join_init(&g->join, 1);
     trn_err err = trn_run_graph_req_parse(&g->q, g->arena, trn_call_request(call));
     if (err)
         g->q = (trn_run_graph_req){.session = "", .graph = ""};
@@ -405,7 +390,7 @@ static void run_graph(void *svc, trn_call *call)
     trn_call_on_cancel(call, graph_cancelled, trn_cancel_ref(g->cancel), drop_cancel);
     if (g->q.record_timeline || g->q.record_costs)
         g->trace = trn_trace_new();
-    atomic_fetch_add(&g->pending, 1 + g->q.n_recv); /* our own, the run, the keys */
+    trn_join_add(&g->join, 1 + g->q.n_recv); /* our own, the run, the keys */
     for (int i = 0; i < g->q.n_recv; i++) {
         key_wait *k = trn_arena_alloc(g->arena, sizeof *k);
         *k = (key_wait){g, i};

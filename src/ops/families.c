@@ -42,10 +42,13 @@
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_serialize)                                                                                               \
+    X(trn_ops_sets)                                                                                                    \
     X(trn_ops_slice)                                                                                                   \
     X(trn_ops_space)                                                                                                   \
     X(trn_ops_sparse)                                                                                                  \
+    X(trn_ops_sparse_cross)                                                                                            \
     X(trn_ops_sparse_math)                                                                                             \
+    X(trn_ops_sparse_store)                                                                                            \
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \

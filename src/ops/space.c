@@ -241,7 +241,7 @@ static trn_err patches(trn_kctx *k)
         int64_t in = x->shape.dim[d + 1], eff = ks[d + 1] + (ks[d + 1] - 1) * (ra[d + 1] - 1);
         out[d] = same ? (in + st[d + 1] - 1) / st[d + 1] : (in - eff + st[d + 1]) / st[d + 1];
         TRN_CHECK_ARG(
-            out[d] >= 0 && (same || in - eff + st[d + 1] >= 0),
+            out[d] >= 0,
             "Computed output size would be negative: [input_size: %lld, effective_filter_size: %lld, stride: %lld]",
             (long long)in, (long long)eff, (long long)st[d + 1]);
         int64_t need = (out[d] - 1) * st[d + 1] + eff - in;

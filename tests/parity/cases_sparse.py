@@ -179,3 +179,86 @@ def cases_sparse_reduce(rng, quick):
         for shape, n in SHAPES:
             yield C("SparseSoftmax", sparse(rng, t, shape, n), tol=1e-5)
     yield C("SparseSoftmax", [i64([[0, 9]]), rand(rng, np.float32, (1,)), i64(2, 2)])
+
+
+def cases_cross(rng, quick):
+    def col(t, batch, n, order=True):
+        ix, v, s = sparse(rng, np.int64, (batch, 4), n, order)
+        v = np.array([b"w%d" % (x % 7) for x in v], object) if t is object else v * 1234567
+        return ix, v, s
+
+    def dense(t, batch, n):
+        return np.array([b"d%d" % i for i in range(batch * n)], object).reshape(batch, n) if t is object else rng.randint(-5, 9, (batch, n)).astype(np.int64)
+
+    for types in ([object, object], [np.int64, object], [np.int64, np.int64], [object], [object, np.int64, object], []):
+        for dtypes in ([], [object], [np.int64, object]):
+            if not types and not dtypes:
+                continue
+            for n in (0, 3, 9):
+                cols = [col(t, 5, n) for t in types]
+                ds = [dense(t, 5, 2) for t in dtypes]
+                ins = [[c[i] for c in cols] for i in range(3)] + [ds]
+                kw = dict(sparse_types=[tf.string if t is object else tf.int64 for t in types], dense_types=[tf.string if t is object else tf.int64 for t in dtypes], N=len(types))
+                for buckets in (0, 100):
+                    yield C("SparseCross", ins, hashed_output=True, num_buckets=buckets, hash_key=956888297470, out_type=tf.int64, internal_type=tf.int64, **kw)
+                    if not any(t is not object for t in dtypes):
+                        for strong in (False, True):
+                            yield C("SparseCrossHashed", ins + [i64(buckets), np.array(strong), i64(137, 42)], **kw)
+                if all(t is object for t in types + dtypes):
+                    yield C("SparseCross", ins, hashed_output=False, num_buckets=0, hash_key=7, out_type=tf.string, internal_type=tf.string, **kw)
+                yield C("SparseCrossV2", ins + [np.array(b"_Y_", object)], **kw)
+    a = col(object, 5, 9, False)
+    kw = dict(sparse_types=[tf.string], dense_types=[], N=1, hashed_output=True, num_buckets=9, hash_key=1, out_type=tf.int64, internal_type=tf.int64)
+    yield C("SparseCross", [[a[0]], [a[1]], [a[2]], []], **kw)
+    yield C("SparseCross", [[a[0]], [a[1][:1]], [a[2]], []], **kw)
+    yield C("SparseCross", [[a[0][:, :1]], [a[1]], [a[2]], []], **kw)
+
+
+def cases_sets(rng, quick):
+    def vals(t, shape):
+        return np.array([b"s%d" % i for i in rng.randint(0, 5, int(np.prod(shape)))], object).reshape(shape) if t is object else rng.randint(0, 5, shape).astype(t)
+
+    def sp(t, shape, n):
+        ix, _, s = sparse(rng, np.int64, shape, n)
+        return [ix, vals(t, (len(ix),)), s]
+
+    for t in (np.int8, np.int32, np.int64, np.uint8, np.uint16, object):
+        for op in ("a-b", "b-a", "intersection", "union", "UNION", "xor"):
+            for sa, sb in (((3, 4), (3, 2)), ((2, 3, 4), (2, 3, 5)), ((0, 3), (0, 2)), ((3, 4), (2, 4)), ((4,), (4,)), ((2, 0), (2, 3))):
+                yield C("DenseToDenseSetOperation", [vals(t, sa), vals(t, sb)], set_operation=op)
+                if len(sa) > 1:
+                    for n in (0, 4, 7):
+                        yield C("DenseToSparseSetOperation", [vals(t, sa)] + sp(t, sb, n), set_operation=op)
+                        yield C("SparseToSparseSetOperation", sp(t, sa, n) + sp(t, sb, 6 - n % 5), set_operation=op)
+        for shape, n in SHAPES[1:]:
+            yield C("SetSize", sp(t, shape, n))
+    a = sp(np.int64, (3, 4), 6)
+    yield C("SetSize", [a[0][::-1].copy(), a[1], a[2]])
+    yield C("SetSize", [a[0][::-1].copy(), a[1], a[2]], validate_indices=False)
+    yield C("SetSize", [a[0] + 5, a[1], a[2]])
+
+
+def cases_serialized(rng, quick):
+    def protos(parts):
+        return np.array([[tf.make_tensor_proto(x).SerializeToString() for x in p] for p in parts], object)
+
+    for t in (np.float32, np.int64, object, np.bool_):
+        for shape, n in SHAPES:
+            p = sparse(rng, t, shape, n)
+            yield C("DeserializeSparse", [protos([p])[0]], dtype=tf.string if t is object else tf.as_dtype(t))
+            many = [p, sparse(rng, t, tuple(d + 1 for d in shape), 2), p]
+            yield C("DeserializeManySparse", [protos(many)], dtype=tf.string if t is object else tf.as_dtype(t))
+            yield C("DeserializeSparse", [protos(many + [p]).reshape(2, 2, 3)], dtype=tf.string if t is object else tf.as_dtype(t))
+    p, q = sparse(rng, np.float32, (4, 6), 5), sparse(rng, np.float32, (4,), 2)
+    yield C("DeserializeManySparse", [protos([p, q])], dtype=tf.float32)
+    yield C("DeserializeManySparse", [protos([p])], dtype=tf.int32)
+    yield C("DeserializeManySparse", [protos([p])[:, :2]], dtype=tf.float32)
+    yield C("DeserializeManySparse", [np.array([[b"x", b"y", b"z"]], object)], dtype=tf.float32)
+    yield C("DeserializeManySparse", [np.zeros((0, 3), object)], dtype=tf.float32)
+    for ta in (np.float32, BF16):
+        for tb in (np.float32, BF16):
+            for xa in (False, True):
+                for xb in (False, True):
+                    a, b = rand(rng, ta, (4, 3) if xa else (3, 4), -2, 2), rand(rng, tb, (5, 4) if xb else (4, 5), -2, 2)
+                    yield C("SparseMatMul", [a, b], transpose_a=xa, transpose_b=xb, a_is_sparse=True, tol=1e-2, atol=1e-2)
+    yield C("SparseMatMul", [rand(rng, np.float32, (3, 4)), rand(rng, np.float32, (3, 4))])

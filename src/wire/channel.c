@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "wire/conn.h"
+#include "wire/stats.h"
 
 #define MS UINT64_C(1000000)
 #define BACKOFF_MIN (50 * MS)
@@ -84,7 +85,8 @@ struct trn_rpc {
     trn_rpc_done done;
     void *arg;
     trn_rpc_align align;
-    uint64_t deadline_ns;
+    uint64_t deadline_ns, start_ns;
+    trn_rpc_stats *stats;
     trn_timer timer;
     bool wait, over, again;
     int tries;
@@ -160,6 +162,9 @@ static void tell(trn_rpc *r, trn_err err, const trn_msg *msg)
     r->over = true;
     trn_timer_stop(r->ch->loop, &r->timer);
     pull(r);
+    trn_hist_add(r->stats->latency, trn_now_ns() - r->start_ns);
+    if (err)
+        trn_rpc_stats_error(r->stats, trn_err_code(err));
     r->done(r->arg, err, msg);
     if (!r->on)
         trn_rpc_unref(r);
@@ -582,6 +587,9 @@ void trn_channel_call(trn_rpc **out, trn_channel *c, const char *method_path, tr
     }
     r->done = done;
     r->arg = arg;
+    r->start_ns = trn_now_ns();
+    r->stats = trn_rpc_stats_client(method_path);
+    trn_counter_add(r->stats->calls, 1);
     if (o) {
         r->deadline_ns = o->deadline_ns;
         r->wait = o->wait_for_ready;

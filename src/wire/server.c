@@ -13,14 +13,12 @@
 
 #include "wire/conn.h"
 #include "wire/http1.h"
+#include "wire/stats.h"
 
 typedef struct method {
     const trn_rpc_method *m;
     void *svc;
-    char name[64]; /* "RunStep" */
-    trn_counter *calls;
-    trn_hist *latency;
-    _Atomic(trn_counter *) errors[17]; /* made at the first error of that code */
+    trn_rpc_stats stats;
 } method;
 
 typedef struct shard shard;
@@ -120,20 +118,6 @@ static void sconn_unref(sconn *c)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------- */
 
-static void count_error(method *m, trn_code code)
-{
-    if (code == TRN_CODE_OK || code > TRN_UNAUTHENTICATED)
-        return;
-    trn_counter *c = atomic_load_explicit(&m->errors[code], memory_order_acquire);
-    if (!c) {
-        char *name = trn_xasprintf("rpc_errors_total{method=\"%s\",code=\"%s\"}", m->name, trn_code_name(code));
-        c = trn_metric_counter(name, "Calls that ended with an error");
-        free(name);
-        atomic_store_explicit(&m->errors[code], c, memory_order_release);
-    }
-    trn_counter_add(c, 1);
-}
-
 static void call_free(trn_call *c)
 {
     trn_timer_stop(c->conn->sh->loop, &c->timer);
@@ -159,7 +143,7 @@ static void on_deadline(void *arg)
     if (c->replied)
         return;
     trn_h2_reply(&c->s,
-                 trn_errorf(TRN_DEADLINE_EXCEEDED, "%s: the caller's deadline passed after %.3f s", c->m->name,
+                 trn_errorf(TRN_DEADLINE_EXCEEDED, "%s: the caller's deadline passed after %.3f s", c->m->stats.name,
                             (double)(trn_now_ns() - c->start_ns) / 1e9),
                  NULL);
     trn_conn_dirty(&c->conn->io);
@@ -170,9 +154,9 @@ static void reply_here(trn_call *c, trn_err err, trn_out_msg *body)
 {
     c->replied = true;
     trn_timer_stop(c->conn->sh->loop, &c->timer);
-    trn_hist_add(c->m->latency, trn_now_ns() - c->start_ns);
+    trn_hist_add(c->m->stats.latency, trn_now_ns() - c->start_ns);
     if (err)
-        count_error(c->m, trn_err_code(err));
+        trn_rpc_stats_error(&c->m->stats, trn_err_code(err));
     trn_msg_fini(&c->s.in);
     if (c->gone) {
         trn_err_free(err);
@@ -258,7 +242,7 @@ static void hook_request(void *user, trn_stream *s)
     trn_call *c = (trn_call *)s;
     c->handed = true;
     c->start_ns = trn_now_ns();
-    trn_counter_add(c->m->calls, 1);
+    trn_counter_add(c->m->stats.calls, 1);
     if (s->timeout_ns) {
         c->deadline_ns = c->start_ns + s->timeout_ns;
         trn_timer_start(c->conn->sh->loop, &c->timer, c->deadline_ns, on_deadline, c);
@@ -270,8 +254,8 @@ static void hook_refused(void *user, trn_stream *s, trn_code code)
 {
     (void)user;
     trn_call *c = (trn_call *)s;
-    trn_counter_add(c->m->calls, 1);
-    count_error(c->m, code);
+    trn_counter_add(c->m->stats.calls, 1);
+    trn_rpc_stats_error(&c->m->stats, code);
 }
 
 static void hook_closed(void *user, trn_stream *s)
@@ -517,13 +501,7 @@ static void init_method(method *m, const trn_rpc_method *row, void *svc, const c
 {
     m->m = row;
     m->svc = svc;
-    snprintf(m->name, sizeof m->name, "%s", name);
-    char *text = trn_xasprintf("rpc_calls_total{method=\"%s\"}", m->name);
-    m->calls = trn_metric_counter(text, "Calls received");
-    free(text);
-    text = trn_xasprintf("rpc_latency_seconds{method=\"%s\"}", m->name);
-    m->latency = trn_metric_hist(text, "From the whole request to the reply");
-    free(text);
+    trn_rpc_stats_init(&m->stats, "rpc", name, "Calls received", "From the whole request to the reply");
 }
 
 trn_err trn_rpc_server_open(trn_rpc_server **out, const trn_server_opts *o)

@@ -1,11 +1,13 @@
 """Tasks come late, die, come back, are told to go, and are talked to by strangers: the others go on."""
 import os
 import random
+import re
 import signal
 import socket
 import struct
 import threading
 import time
+import urllib.request
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -200,6 +202,30 @@ def test_worker_dies(cluster):
 
         assert until(10, back) == 31
         assert s0.run(v) == 31
+
+
+def test_client_metrics(cluster):
+    """A task tells how the calls went that it made to others."""
+    c = cluster()
+    v, up = counter()
+
+    def calls(what, method="RunGraph", more=""):
+        with urllib.request.urlopen(f"http://{c.spec['worker'][0]}/metrics", timeout=10) as r:
+            m = re.search(rf'^trainera_rpc_client_{what}{{method="{method}"{more}}} (\S+)$', r.read().decode(), re.M)
+        return float(m[1]) if m else 0
+
+    with session(c) as s:
+        s.run(v.initializer)
+        for _ in range(5):
+            s.run(up)
+        n = calls("calls_total")
+        assert n >= 6 and calls("latency_seconds_count") == n and 0 < calls("latency_seconds_sum") < 5
+        assert calls("calls_total", "CreateWorkerSession") == 1
+        assert calls("errors_total", more=',code="Unavailable"') == 0
+        c.task("ps").kill()
+        with pytest.raises(LOST):
+            s.run(up)
+        assert calls("errors_total", more=',code="Unavailable"') == 1
 
 
 @pytest.mark.asan

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "exec/run.h"
+#include "graph/devname.h"
 #include "ops/control.h"
 
 #define MAX_CALL_DEPTH 10000
@@ -132,13 +133,33 @@ static trn_graph *prune_body(trn_graph *g)
     return g;
 }
 
+static trn_err set_target(trn_graph *g, const trn_func_ref *f)
+{
+    const trn_attr *to = NULL;
+    for (int i = 0; i < f->n_attrs; i++)
+        if (!strcmp(f->attrs[i].name, TRN_CALL_TARGET) && f->attrs[i].kind == TRN_ATTR_STRING)
+            to = &f->attrs[i];
+    if (!to)
+        return TRN_OK;
+    trn_devname d;
+    TRN_TRY(trn_devname_parse(&d, to->v.s.p, to->v.s.n));
+    char text[TRN_DEVNAME_TEXT];
+    const char *device = trn_arena_strdup(g->arena, trn_devname_text(text, &d));
+    for (int id = 0; id < g->n; id++)
+        if (g->node[id] && !*g->node[id]->n.device)
+            g->node[id]->n.device = device;
+    return TRN_OK;
+}
+
 trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
 {
     if (!lib || !trn_funclib_has(lib, f->name))
         return trn_errorf(TRN_NOT_FOUND, "Function '%s' is not in the graph's library", f->name);
     trn_graph *g;
     TRN_TRY(trn_funclib_body(&g, lib, f));
-    trn_err err = trn_graph_lower(g);
+    trn_err err = set_target(g, f);
+    if (!err)
+        err = trn_graph_lower(g);
     if (!err) {
         g = prune_body(g);
         err = trn_graph_check_ops(g);

@@ -463,7 +463,18 @@ static trn_err remote_call(trn_kctx *k)
     if (n > 0 && target[0] == '/' && strncmp(target, "/device:", TRN_MIN(n, 8)) != 0 && task > 0 &&
         (n < task || memcmp(target, here, task) != 0))
         return trn_errorf(TRN_UNIMPLEMENTED, "RemoteCall to %.*s: functions are called on their own task (%s) only", (int)n, target, here);
-    return trn_ops_call(k, trn_attr_func(k->node, "f"), 1);
+    const trn_func_ref *f = trn_attr_func(k->node, "f");
+    if (!f || n == 0)
+        return trn_ops_call(k, f, 1);
+    /* The body runs as if it had been placed there: resources say which device they are on. */
+    trn_attr *attrs = trn_xalloc(((size_t)f->n_attrs + 1) * sizeof *attrs);
+    char *device = trn_xstrndup(target, n);
+    memcpy(attrs, f->attrs, (size_t)f->n_attrs * sizeof *attrs);
+    attrs[f->n_attrs] = (trn_attr){.name = TRN_CALL_TARGET, .kind = TRN_ATTR_STRING, .v.s = {device, n}};
+    trn_err err = trn_ops_call(k, &(trn_func_ref){.name = f->name, .n_attrs = f->n_attrs + 1, .attrs = attrs}, 1);
+    free(attrs);
+    free(device);
+    return err;
 }
 
 /* TensorFlow's idea of truth: a scalar that is not zero (or empty), else any tensor that has elements. */

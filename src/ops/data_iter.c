@@ -281,6 +281,8 @@ static trn_err from_string_handle(trn_kctx *k)
         err = TRN_BAD("Could not parse string_handle as a valid ResourceHandle");
     if (!err)
         err = trn_res_handle(&out, k->node, part[HANDLE_CONTAINER] ? part[HANDLE_CONTAINER] : "", part[HANDLE_NAME], TRN_ITER_TYPE_NAME, TRN_INVALID, NULL);
+    if (!err && part[HANDLE_DEVICE] && strstr(k->node->device, "/device:") && strcmp(part[HANDLE_DEVICE], k->node->device) != 0)
+        err = TRN_BAD("Attempted create an iterator on device \"%s\" from handle defined on device \"%s\"", k->node->device, part[HANDLE_DEVICE]);
     if (!err && part[HANDLE_DEVICE]) {
         trn_handle *h = TRN_DATA_MUT(out, trn_handle *)[0];
         free(h->device);
@@ -289,8 +291,10 @@ static trn_err from_string_handle(trn_kctx *k)
     }
     for (int i = 0; i <= HANDLE_TYPE; i++)
         free(part[i]);
-    if (err)
+    if (err) {
+        trn_tensor_unref(out);
         return err;
+    }
     trn_out_set(k, 0, out);
     return check_string_types(k);
 }

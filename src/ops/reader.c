@@ -539,9 +539,9 @@ static trn_err restore(reader *r, const trn_tensor *t)
             r->n_work = p.n;
         }
     }
-    TRN_CHECK_ARG(!p.bad, "Could not parse state for Reader '%s'", r->name);
-    TRN_CHECK_ARG(v[1] >= 0 && v[2] >= 0 && v[3] >= 0, "Unexpected negative value when restoring in Reader '%s'", r->name);
-    TRN_CHECK_ARG(v[1] <= v[2], "Inconsistent work started vs. finished when restoring in Reader '%s'", r->name);
+    TRN_CHECK_ARG(!p.bad, "Could not parse state for %s '%s'", r->kind == R_WHOLE ? "WholeFileReader" : "IdentityReader", r->name);
+    TRN_CHECK_ARG(v[1] >= 0 && v[2] >= 0 && v[3] >= 0, "Unexpected negative value when restoring in %s '%s'", r->kind == R_WHOLE ? "WholeFileReader" : "IdentityReader", r->name);
+    TRN_CHECK_ARG(v[1] <= v[2], "Inconsistent work started vs. finished when restoring in %s '%s'", r->kind == R_WHOLE ? "WholeFileReader" : "IdentityReader", r->name);
     trn_lock(&r->mu);
     r->started = r->finished = v[2];
     r->produced = v[3];

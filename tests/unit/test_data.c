@@ -118,12 +118,18 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+/* Iterators that work ahead are let go, and nothing of them is left. */
+static void settle(void)
 {
     trn_resmgr_clear(resmgr, NULL);
     for (int i = 0; i < 2000 && background; i++)
         usleep(1000);
     assert_int_equal(background, 0);
+}
+
+static int teardown(void **state)
+{
+    settle();
     return exec_teardown(state);
 }
 
@@ -412,6 +418,7 @@ static void dropped(void **state)
 
 static void without_threads(void **state)
 {
+    settle();
     trn_exec_env old = env;
     env.pool = env.disk = NULL;
     int64_t twice[5000];
@@ -419,6 +426,7 @@ static void without_threads(void **state)
         twice[i] = 2 * i;
     expect(F_TWICE RANGE("5000") MAP("m", "range", "twice") PREFETCH("p", "m", "3") MAKE("p"), twice, 5000);
     expect(F_TWICE RANGE("300") PMAP("m", "range", "twice", "4") MAKE("m"), twice, 300);
+    settle();
     env = old;
 }
 

@@ -40,7 +40,7 @@ int trn_plan_n_rets(const trn_plan *p);
 /* Per-node times, when a step is traced: filled by the executor, turned into StepStats by worker/. */
 typedef struct trn_trace_node {
     const char *name, *op; /* of the plan's graph */
-    uint64_t scheduled_ns, start_ns, end_ns; /* monotonic */
+    uint64_t start_ns, end_ns; /* monotonic */
     uint32_t thread;
     int64_t out_bytes;
     /* shape and dtype of output 0, when there is one */

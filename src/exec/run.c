@@ -290,12 +290,12 @@ static void drop_outputs(trn_value *out, int n)
     }
 }
 
-static void trace_node(trn_trace *t, const pnode *n, const trn_value *out, uint64_t scheduled, uint64_t start, uint64_t end)
+static void trace_node(trn_trace *t, const pnode *n, const trn_value *out, uint64_t start, uint64_t end)
 {
     static _Thread_local uint32_t tid;
     if (!tid)
         tid = (uint32_t)syscall(SYS_gettid);
-    trn_trace_node e = {.name = n->node->name, .op = n->node->op, .scheduled_ns = scheduled, .start_ns = start, .end_ns = end, .thread = tid};
+    trn_trace_node e = {.name = n->node->name, .op = n->node->op, .start_ns = start, .end_ns = end, .thread = tid};
     for (int i = 0; out && i < n->n_out; i++)
         if (out[i].t)
             e.out_bytes += (int64_t)trn_tensor_bytes(out[i].t);
@@ -331,7 +331,7 @@ static void end_async(work *w, actx *a)
     run *r = w->r;
     trn_err err = a->err ? a->err : check_outputs(a->n, a->out);
     if (TRN_UNLIKELY(r->trace != NULL))
-        trace_node(r->trace, a->n, a->out, a->start_ns, a->start_ns, trn_now_ns());
+        trace_node(r->trace, a->n, a->out, a->start_ns, trn_now_ns());
     release_inputs(w->p, a->n, a->k.in, !a->it->f);
     if (TRN_UNLIKELY(err != NULL)) {
         drop_outputs(a->out, a->n->n_out);
@@ -469,7 +469,7 @@ static void run_node(work *w, ready rd, trn_value *out)
     if (!err)
         err = run_sync(r, it, n, in, out);
     if (TRN_UNLIKELY(r->trace != NULL))
-        trace_node(r->trace, n, out, start, start, trn_now_ns());
+        trace_node(r->trace, n, out, start, trn_now_ns());
     release_inputs(w->p, n, in, !it->f);
     if (TRN_UNLIKELY(err != NULL)) {
         drop_outputs(out, n->n_out);
@@ -607,7 +607,7 @@ static void run_start(job *j)
         uint64_t now = trn_now_ns();
         for (int id = 0; id < p->n; id++)
             if (p->node[id].preloaded)
-                trace_node(r->trace, &p->node[id], &(trn_value){.t = p->node[id].value}, now, now, now);
+                trace_node(r->trace, &p->node[id], &(trn_value){.t = p->node[id].value}, now, now);
     }
     for (int i = p->n_roots - 1; i >= 0; i--)
         trn_run__push(&w, &r->root, p->root[i], false);

@@ -60,7 +60,8 @@ static void put_output(trn_sb *out, const trn_trace_node *n)
     trn_sb_fini(&o);
 }
 
-static void put_node(trn_sb *dev, const trn_graph *g, const trn_gnode *gn, const trn_trace_node *n, uint64_t wall_minus_mono_ns)
+static void put_node(trn_sb *dev, const trn_graph *g, const trn_gnode *gn, const trn_trace_node *n, uint64_t ready_ns,
+                     uint64_t wall_minus_mono_ns)
 {
     uint64_t start = n->start_ns + wall_minus_mono_ns;
     uint64_t took = TRN_MAX(n->end_ns - n->start_ns, 1000); /* the timeline drops what took no time */
@@ -73,7 +74,7 @@ static void put_node(trn_sb *dev, const trn_graph *g, const trn_gnode *gn, const
     if (n->dtype != TRN_INVALID)
         put_output(&s, n);
     put_label(&s, g, gn, n);
-    trn_pbw_varint(&s, 9, (n->scheduled_ns ? n->scheduled_ns + wall_minus_mono_ns : start) / 1000);
+    trn_pbw_varint(&s, 9, (ready_ns + wall_minus_mono_ns) / 1000);
     trn_pbw_varint(&s, 10, n->thread);
     trn_pbw_varint(&s, 13, start);
     trn_pbw_varint(&s, 14, 1);
@@ -83,9 +84,25 @@ static void put_node(trn_sb *dev, const trn_graph *g, const trn_gnode *gn, const
     trn_sb_fini(&s);
 }
 
+/* When a node could have run: when the last of its inputs was there, or from the start. Who ends is noted before whoever waits for it begins, so the
+ * inputs' ends (`ended`, by node) are known; of a loop they may be those of a later iteration. */
+static uint64_t ready_at(const trn_gnode *gn, const trn_trace_node *n, const uint64_t *ended, uint64_t begin)
+{
+    uint64_t at = begin;
+    for (int i = 0; gn && i < gn->n.n_in + gn->n_ctl; i++) {
+        int from = i < gn->n.n_in ? gn->in[i].node : gn->ctl[i - gn->n.n_in];
+        if (from >= 0 && ended[from] > at)
+            at = ended[from];
+    }
+    return TRN_MIN(at, n->start_ns);
+}
+
 void trn_stats_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
 {
-    uint64_t offset = trn_wall_us() * 1000 - trn_now_ns();
+    uint64_t offset = trn_wall_us() * 1000 - trn_now_ns(), begin = UINT64_MAX;
+    uint64_t *ended = trn_xalloc(sizeof *ended * (size_t)(g->n + 1));
+    for (int i = 0; i < t->n; i++)
+        begin = TRN_MIN(begin, t->v[i].start_ns);
     trn_map *devs = trn_map_new(); /* device → trn_sb */
     for (int i = 0; i < t->n; i++) {
         const trn_trace_node *n = &t->v[i];
@@ -97,8 +114,11 @@ void trn_stats_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
             trn_map_puts(devs, dev, s);
             trn_pbw_str(s, 1, dev);
         }
-        put_node(s, g, gn, n, offset);
+        put_node(s, g, gn, n, ready_at(gn, n, ended, begin), offset);
+        if (gn)
+            ended[gn->id] = n->end_ns;
     }
+    free(ended);
     const char *key;
     size_t n;
     void *v;

@@ -417,16 +417,22 @@ def test_trace(fresh):
     with tf.device(P0):
         v = tf.get_variable("v", initializer=tf.ones([10]), use_resource=True)
         up = v.assign_add(tf.ones([10]), name="up")
+        big = tf.random_uniform([200, 200])
+        many = [tf.matmul(big, big + i, name=f"product{i}") for i in range(8)]
     with tf.device(W0):
         out = tf.add(up, 1.0, name="out")
     with session(fresh) as s:
-        s.run(v.initializer)
+        s.run([v.initializer, many])
         meta = tf.RunMetadata()
-        s.run(out, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True), run_metadata=meta)
+        s.run([out, many], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True), run_metadata=meta)
     events = json.loads(timeline.Timeline(meta.step_stats).generate_chrome_trace_format())["traceEvents"]
     names = {e["args"]["name"] for e in events if e.get("ph") == "X" and "args" in e}
     assert "up" in names and "out" in names, names
     assert len(meta.partition_graphs) == 2
+    nodes = {n.node_name: n for d in meta.step_stats.dev_stats for n in d.node_stats}
+    assert all(n.scheduled_micros <= n.all_start_micros for n in nodes.values())
+    products = [nodes[f"product{i}"] for i in range(8)]
+    assert sum(n.scheduled_micros < n.all_start_micros for n in products) >= 4, "eight products on few threads, and none waited"
     devices = {d.device for d in meta.step_stats.dev_stats}
     assert any(d.startswith("/job:ps/") for d in devices) and any(d.startswith("/job:worker/") for d in devices)
 

@@ -17,10 +17,6 @@ bool trn_conv_plan_same_filter(const trn_conv_plan *a, const trn_conv_plan *b) {
 trn_err trn_conv_plan_pack(const trn_conv_plan *p, void *packed, const float *filter) { return TRN_OK; }
 trn_err trn_conv_plan_unpack(const trn_conv_plan *p, float *filter, const void *packed) { return TRN_OK; }
 trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, const float *bias, float *output) { return TRN_OK; }
-bool trn_mathlib_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc)
-{
-    return false;
-}
 const char *trn_mathlib_text(void) { return "built without oneDNN"; }
 
 #else
@@ -55,8 +51,7 @@ const char *trn_mathlib_text(void) { return "built without oneDNN"; }
     X(dnnl_primitive_destroy)                                                                                          \
     X(dnnl_primitive_execute)                                                                                          \
     X(dnnl_memory_create)                                                                                              \
-    X(dnnl_memory_destroy)                                                                                             \
-    X(dnnl_sgemm)
+    X(dnnl_memory_destroy)
 
 static struct {
 #define X(name) __typeof__(&name) name;
@@ -423,9 +418,5 @@ trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, c
     return e;
 }
 
-bool trn_mathlib_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc)
-{
-    return enter() && lib.dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc) == dnnl_success;
-}
 
 #endif

@@ -6,6 +6,8 @@
  * split the batch over the executor's pool instead (trn_k_for): no second set of threads, nothing that spins, and the pieces, so the order of
  * sums, depend on the number of threads only. A plan may run on any number of threads at once.
  *
+ * Matrix products are not here: measured on one thread, our own (gemm.h) are as fast as dnnl_sgemm and OpenBLAS, or faster, on the shapes of dense layers.
+ *
  * No plan (the library is missing, or it has only its slow reference code for this geometry): the caller has code of its own. Setting
  * TRAINERA_ONEDNN=0 in the environment closes it off. [any]
  */
@@ -38,9 +40,6 @@ trn_err trn_conv_plan_pack(const trn_conv_plan *p, void *packed, const float *fi
 trn_err trn_conv_plan_unpack(const trn_conv_plan *p, float *filter, const void *packed) TRN_MUST_USE;
 /* What the kind computes is written, the others are read. */
 trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, const float *bias, float *output) TRN_MUST_USE;
-
-/* Row-major C[m,n] = op(A)·op(B). False when the library is not there. */
-bool trn_mathlib_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc);
 
 const char *trn_mathlib_text(void); /* "oneDNN 2.6.3" or why there is none, for logs and tests */
 

@@ -1,175 +1,9 @@
-/* Matrix products.
- *
- * float and double: the classic blocked scheme. Panels of A and B are packed so that the micro-kernel reads both in order and keeps a tile
- * of C in registers; packing also takes care of transposes. Other types use plain loops. Halves are widened to float.
- */
-#include <complex.h>
-#include <math.h>
+/* Matrix products: the kernels. The products themselves are in gemm.c. Halves are widened to float. */
 #include <stdlib.h>
-#undef I
 
 #include "ops/fused.h"
 #include "ops/gemm.h"
 #include "ops/kern.h"
-
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TRN_NO_CLONES) && \
-    !defined(__clang__)
-#define GEMM_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
-#else
-#define GEMM_CLONES
-#endif
-
-enum { MR = 6, KC = 256, MC = 96, NC = 1024 };
-
-typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
-typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
-
-/* Tile of MR x NR; NR is two vectors. `first`: C is overwritten, not added to. */
-#define GEMM(T, V, tag, L)                                                                                             \
-    GEMM_CLONES static void panel_##tag(int64_t kc, const T *a, const T *b, T *c, int64_t ldc, int64_t mr, int64_t nr, bool first) \
-    {                                                                                                                  \
-        V x[MR][2];                                                                                                    \
-        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++) x[r][0] = x[r][1] = (V){0};                               \
-        for (int64_t k = 0; k < kc; k++, a += MR, b += 2 * L) {                                                        \
-            V b0 = *(const V *)b, b1 = *(const V *)(b + L);                                                            \
-            _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                       \
-            {                                                                                                          \
-                x[r][0] += a[r] * b0;                                                                                  \
-                x[r][1] += a[r] * b1;                                                                                  \
-            }                                                                                                          \
-        }                                                                                                              \
-        T t[MR * 2 * L];                                                                                               \
-        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                           \
-        {                                                                                                              \
-            *(V *)(t + r * 2 * L) = x[r][0];                                                                           \
-            *(V *)(t + r * 2 * L + L) = x[r][1];                                                                       \
-        }                                                                                                              \
-        for (int64_t r = 0; r < mr; r++)                                                                               \
-            for (int64_t j = 0; j < nr; j++)                                                                           \
-                c[r * ldc + j] = first ? t[r * 2 * L + j] : c[r * ldc + j] + t[r * 2 * L + j];                         \
-    }                                                                                                                  \
-    static void pack_a_##tag(T *to, const T *a, int64_t rs, int64_t cs, int64_t m, int64_t kc)                         \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < m; i += MR)                                                                            \
-            for (int64_t k = 0; k < kc; k++)                                                                           \
-                for (int64_t r = 0; r < MR; r++)                                                                       \
-                    *to++ = i + r < m ? a[(i + r) * rs + k * cs] : 0;                                                  \
-    }                                                                                                                  \
-    static void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                         \
-    {                                                                                                                  \
-        for (int64_t j = 0; j < n; j += 2 * L)                                                                         \
-            for (int64_t k = 0; k < kc; k++, to += 2 * L) {                                                            \
-                const T *from = b + k * rs + j * cs;                                                                   \
-                int64_t w = TRN_MIN((int64_t)2 * L, n - j);                                                            \
-                if (cs == 1 && w == 2 * L)                                                                             \
-                    memcpy(to, from, sizeof(T) * 2 * L);                                                               \
-                else                                                                                                   \
-                    for (int64_t q = 0; q < 2 * L; q++)                                                                \
-                        to[q] = q < w ? from[q * cs] : 0;                                                              \
-            }                                                                                                          \
-    }                                                                                                                  \
-    static bool gemm_##tag(const trn_gemm_args *g)                                                                         \
-    {                                                                                                                  \
-        const T *a = g->a, *b = g->b;                                                                                  \
-        T *c = g->c;                                                                                                   \
-        int64_t kc_max = TRN_MIN(g->k, (int64_t)KC), mc_max = TRN_MIN((g->m + MR - 1) / MR * MR, (int64_t)MC),         \
-                nc_max = TRN_MIN((g->n + 2 * L - 1) / (2 * L) * (2 * L), (int64_t)NC);                                 \
-        T *pa = aligned_alloc(64, (sizeof(T) * (size_t)(kc_max * (mc_max + nc_max)) + 63) / 64 * 64);                  \
-        if (!pa)                                                                                                       \
-            return false;                                                                                              \
-        T *pb = pa + kc_max * mc_max;                                                                                  \
-        for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
-            for (int64_t kk = 0; kk < g->k; kk += KC) {                                                                \
-                int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN((int64_t)KC, g->k - kk);                    \
-                pack_b_##tag(pb, b + kk * g->brs + jc * g->bcs, g->brs, g->bcs, kc, nc);                               \
-                for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
-                    int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
-                    pack_a_##tag(pa, a + ic * g->ars + kk * g->acs, g->ars, g->acs, mc, kc);                           \
-                    for (int64_t j = 0; j < nc; j += 2 * L)                                                            \
-                        for (int64_t i = 0; i < mc; i += MR)                                                           \
-                            panel_##tag(kc, pa + i * kc, pb + j * kc, c + (ic + i) * g->ldc + jc + j, g->ldc,          \
-                                        TRN_MIN((int64_t)MR, mc - i), TRN_MIN((int64_t)2 * L, nc - j), kk == 0);       \
-                }                                                                                                      \
-            }                                                                                                          \
-        free(pa);                                                                                                      \
-        return true;                                                                                                   \
-    }
-GEMM(float, vf, f32, 8)
-GEMM(double, vd, f64, 4)
-
-/* A vector times a matrix or the like: packing would cost as much as the work. */
-#define DOTS(T, tag, W)                                                                                                \
-    static bool plain_##tag(const trn_gemm_args *g)                                                                        \
-    {                                                                                                                  \
-        const T *a = g->a, *b = g->b;                                                                                  \
-        T *c = g->c;                                                                                                   \
-        for (int64_t i = 0; i < g->m; i++) {                                                                           \
-            T *row = c + i * g->ldc;                                                                                   \
-            if (g->bcs == 1 && g->n > 1) {                                                                             \
-                memset(row, 0, sizeof(T) * (size_t)g->n);                                                              \
-                for (int64_t k = 0; k < g->k; k++) {                                                                   \
-                    T v = a[i * g->ars + k * g->acs];                                                                  \
-                    const T *br = b + k * g->brs;                                                                      \
-                    for (int64_t j = 0; j < g->n; j++)                                                                 \
-                        row[j] = (T)((W)row[j] + (W)v * (W)br[j]);                                                     \
-                }                                                                                                      \
-            } else {                                                                                                   \
-                for (int64_t j = 0; j < g->n; j++) {                                                                   \
-                    W s0 = 0, s1 = 0, s2 = 0, s3 = 0;                                                                  \
-                    const T *ar = a + i * g->ars, *bc = b + j * g->bcs;                                                \
-                    int64_t k = 0;                                                                                     \
-                    for (; k + 4 <= g->k; k += 4) {                                                                    \
-                        s0 += (W)ar[k * g->acs] * (W)bc[k * g->brs];                                                   \
-                        s1 += (W)ar[(k + 1) * g->acs] * (W)bc[(k + 1) * g->brs];                                       \
-                        s2 += (W)ar[(k + 2) * g->acs] * (W)bc[(k + 2) * g->brs];                                       \
-                        s3 += (W)ar[(k + 3) * g->acs] * (W)bc[(k + 3) * g->brs];                                       \
-                    }                                                                                                  \
-                    for (; k < g->k; k++)                                                                              \
-                        s0 += (W)ar[k * g->acs] * (W)bc[k * g->brs];                                                   \
-                    row[j] = (T)((s0 + s1) + (s2 + s3));                                                               \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        return true;                                                                                                   \
-    }
-DOTS(float, f32, float)
-DOTS(double, f64, double)
-DOTS(int16_t, i16, uint32_t)
-DOTS(int32_t, i32, uint32_t)
-DOTS(int64_t, i64, uint64_t)
-
-#define COMPLEX_DOTS(T, tag, conj_fn)                                                                                  \
-    static bool plain_##tag(const trn_gemm_args *g)                                                                        \
-    {                                                                                                                  \
-        const T *a = g->a, *b = g->b;                                                                                  \
-        T *c = g->c;                                                                                                   \
-        for (int64_t i = 0; i < g->m; i++)                                                                             \
-            for (int64_t j = 0; j < g->n; j++) {                                                                       \
-                T s = 0;                                                                                               \
-                for (int64_t k = 0; k < g->k; k++) {                                                                   \
-                    T u = a[i * g->ars + k * g->acs], v = b[k * g->brs + j * g->bcs];                                  \
-                    s += (g->conj_a ? conj_fn(u) : u) * (g->conj_b ? conj_fn(v) : v);                                  \
-                }                                                                                                      \
-                c[i * g->ldc + j] = s;                                                                                 \
-            }                                                                                                          \
-        return true;                                                                                                   \
-    }
-COMPLEX_DOTS(float _Complex, c64, conjf)
-COMPLEX_DOTS(double _Complex, c128, conj)
-
-bool trn_gemm(trn_dtype t, const trn_gemm_args *g)
-{
-    bool small = g->m == 1 || g->n == 1 || g->m * g->n * g->k < 8192; /* no overflow: all three fit memory */
-    switch (t) {
-    case TRN_FLOAT: return small ? plain_f32(g) : gemm_f32(g);
-    case TRN_DOUBLE: return small ? plain_f64(g) : gemm_f64(g);
-    case TRN_INT16: return plain_i16(g);
-    case TRN_INT32: return plain_i32(g);
-    case TRN_INT64: return plain_i64(g);
-    case TRN_COMPLEX64: return plain_c64(g);
-    default: return plain_c128(g);
-    }
-}
 
 typedef struct gemm_job {
     trn_dtype t;
@@ -209,11 +43,11 @@ static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g)
             memset((char *)g->c + (size_t)(i * g->ldc) * j.size, 0, (size_t)g->n * j.size);
         return TRN_OK;
     }
-    int64_t work = TRN_MAX(g->k * 2, (int64_t)1);
-    if (g->m >= g->n)
-        trn_k_for(k, g->m, TRN_MAX((int64_t)262144 / (work * g->n), (int64_t)48), gemm_rows, &j);
-    else
-        trn_k_for(k, g->n, TRN_MAX((int64_t)262144 / (work * g->m), (int64_t)128), gemm_cols, &j);
+    /* Every piece packs the other matrix for itself: few pieces, and a thread's waking up must be worth it. */
+    int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n;
+    int64_t least = 524288 / (g->k * 2 * TRN_MIN(g->m, g->n)) + 1, unit = rows ? 48 : 64;
+    int64_t grain = TRN_MAX(TRN_MAX(least, unit), (n / (threads * 2) + unit - 1) / unit * unit);
+    trn_k_for(k, n, threads > 1 ? grain : n, rows ? gemm_rows : gemm_cols, &j);
     return j.failed ? trn_err_oom() : TRN_OK;
 }
 

@@ -1,7 +1,7 @@
 /* Matrix products on one thread.
  *
- * float and double: the classic blocked scheme. Panels of A and B are packed so that the inner loop reads both in order and keeps a tile of C
- * in registers; packing also takes care of transposes. Other types use plain loops.
+ * float and double: the classic blocked scheme. Panels of B, and of A unless its rows can be read as they are, are packed so that the inner loop
+ * reads in order and keeps a tile of C in registers; packing also takes care of transposes. Other types use plain loops.
  *
  * Multiply-add is fused here, as it is in TensorFlow's and oneDNN's products, where the CPU has it.
  */
@@ -61,17 +61,17 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 /* Tile of MR x NR; NR is two vectors of L. `first`: C is overwritten, not added to. */
 #define GEMM(T, V, tag, L)                                                                                             \
     /* Cloned by itself: gcc lowers vector types of a function before it clones its callers. */                        \
-    GEMM_CLONES static void panel_##tag(int64_t kc, const T *a, const T *b, T *c, int64_t ldc, int64_t mr, int64_t nr, \
-                                        bool first)                                                                    \
+    GEMM_CLONES static void panel_##tag(int64_t kc, const T *a, int64_t ars, int64_t acs, const T *b, T *c, int64_t ldc,\
+                                        int64_t mr, int64_t nr, bool first)                                            \
     {                                                                                                                  \
         V x[MR][2];                                                                                                    \
         _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++) x[r][0] = x[r][1] = (V){0};                               \
-        for (int64_t k = 0; k < kc; k++, a += MR, b += 2 * L) {                                                        \
+        for (int64_t k = 0; k < kc; k++, a += acs, b += 2 * L) {                                                       \
             V b0 = *(const V *)b, b1 = *(const V *)(b + L);                                                            \
             _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                       \
             {                                                                                                          \
-                x[r][0] += a[r] * b0;                                                                                  \
-                x[r][1] += a[r] * b1;                                                                                  \
+                x[r][0] += a[r * ars] * b0;                                                                            \
+                x[r][1] += a[r * ars] * b1;                                                                            \
             }                                                                                                          \
         }                                                                                                              \
         if (mr == MR && nr == 2 * L) {                                                                                 \
@@ -114,20 +114,22 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
     }                                                                                                                  \
     INLINE void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                         \
     {                                                                                                                  \
-        int64_t j = 0;                                                                                                 \
-        for (; j + 2 * L <= n; j += 2 * L, to += kc * 2 * L)                                                           \
-            if (cs == 1)                                                                                               \
-                for (int64_t k = 0; k < kc; k++)                                                                       \
-                    memcpy(to + k * 2 * L, b + k * rs + j, sizeof(T) * 2 * L);                                         \
-            else if (rs == 1)                                                                                          \
-                turn_##tag(to, b + j * cs, cs, kc, 2 * L);                                                             \
+        int64_t j = 0, full = n / (2 * L) * (2 * L);                                                                   \
+        /* A few rows at a time: columns of a large matrix lie on a page each. */                                      \
+        for (int64_t kb = 0; cs == 1 && kb < kc; kb += 16)                                                             \
+            for (j = 0; j < full; j += 2 * L)                                                                          \
+                for (int64_t k = kb, end = TRN_MIN(kb + 16, kc); k < end; k++)                                         \
+                    memcpy(to + j * kc + k * 2 * L, b + k * rs + j, sizeof(T) * 2 * L);                                \
+        for (; j < full; j += 2 * L)                                                                                   \
+            if (rs == 1)                                                                                               \
+                turn_##tag(to + j * kc, b + j * cs, cs, kc, 2 * L);                                                    \
             else                                                                                                       \
                 for (int64_t k = 0; k < kc; k++)                                                                       \
                     for (int64_t q = 0; q < 2 * L; q++)                                                                \
-                        to[k * 2 * L + q] = b[k * rs + (j + q) * cs];                                                  \
+                        to[j * kc + k * 2 * L + q] = b[k * rs + (j + q) * cs];                                         \
         for (int64_t k = 0; k < kc && j < n; k++)                                                                      \
             for (int64_t q = 0; q < 2 * L; q++)                                                                        \
-                to[k * 2 * L + q] = j + q < n ? b[k * rs + (j + q) * cs] : 0;                                          \
+                to[j * kc + k * 2 * L + q] = j + q < n ? b[k * rs + (j + q) * cs] : 0;                                 \
     }                                                                                                                  \
     static void packed_##tag(const trn_gemm_args *g, T *pa, T *pb)                                                     \
     {                                                                                                                  \
@@ -139,11 +141,17 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
                 pack_b_##tag(pb, b + kk * g->brs + jc * g->bcs, g->brs, g->bcs, kc, nc);                               \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
-                    pack_a_##tag(pa, a + ic * g->ars + kk * g->acs, g->ars, g->acs, mc, kc);                           \
+                    const T *from = a + ic * g->ars + kk * g->acs;                                                     \
+                    /* Rows that lie in order are read where they are; only a last, incomplete tile is packed. */      \
+                    int64_t whole = g->acs == 1 ? mc / MR * MR : 0;                                                    \
+                    pack_a_##tag(pa, from + whole * g->ars, g->ars, g->acs, mc - whole, kc);                           \
                     for (int64_t j = 0; j < nc; j += 2 * L)                                                            \
-                        for (int64_t i = 0; i < mc; i += MR)                                                           \
-                            panel_##tag(kc, pa + i * kc, pb + j * kc, c + (ic + i) * g->ldc + jc + j, g->ldc,          \
+                        for (int64_t i = 0; i < mc; i += MR) {                                                         \
+                            bool direct = i < whole;                                                                   \
+                            panel_##tag(kc, direct ? from + i * g->ars : pa + (i - whole) * kc, direct ? g->ars : 1,   \
+                                        direct ? 1 : MR, pb + j * kc, c + (ic + i) * g->ldc + jc + j, g->ldc,          \
                                         TRN_MIN((int64_t)MR, mc - i), TRN_MIN((int64_t)2 * L, nc - j), kk == 0);       \
+                        }                                                                                              \
                 }                                                                                                      \
             }                                                                                                          \
     }                                                                                                                  \

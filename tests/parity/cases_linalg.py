@@ -1,0 +1,118 @@
+"""Linear algebra on small matrices. Vectors of Svd and SelfAdjointEigV2 are unique up to a phase: there the factors must multiply to the input."""
+import numpy as np
+
+from cases_math import rand
+from kernels import Case as C
+
+TYPES = [np.float32, np.float64, np.complex64, np.complex128]
+
+
+def mat(rng, t, shape):
+    return rand(rng, t, shape, -2, 2)
+
+
+def tol(t):
+    return dict(tol=2e-3, atol=2e-3) if t in (np.float32, np.complex64) else dict(tol=1e-8, atol=1e-8)
+
+
+def ct(x):
+    return np.conj(np.swapaxes(x, -1, -2))
+
+
+def positive(rng, t, shape):
+    a = mat(rng, np.complex128 if np.issubdtype(t, np.complexfloating) else np.float64, shape)
+    return (a @ ct(a) + 0.5 * np.eye(shape[-1])).astype(t)
+
+
+def near(a, b, t):
+    e = 2e-3 if t in (np.float32, np.complex64) else 1e-8
+    return a.shape == b.shape and np.allclose(a, b, rtol=e, atol=e)
+
+
+def svd_check(x, full, t):
+    def check(want, got):
+        if [w.shape for w in want] != [g.shape for g in got]:
+            return "shapes %s, TensorFlow's %s" % ([g.shape for g in got], [w.shape for w in want])
+        if not near(got[0], want[0], t):
+            return "values %s, TensorFlow's %s" % (got[0], want[0])
+        if got[1].ndim > 1:
+            s, u, v = got
+            k = s.shape[-1]
+            if not near((u[..., :k] * s[..., None, :]) @ ct(v[..., :k]), x, t):
+                return "u s vᴴ is not the input"
+            for q in (u, v):
+                if not near(ct(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape[:-2] + (q.shape[-1],) * 2).astype(q.dtype), t):
+                    return "vectors are not orthonormal"
+        return None
+    return check
+
+
+def eig_check(x, t):
+    def check(want, got):
+        if [w.shape for w in want] != [g.shape for g in got]:
+            return "shapes"
+        if not near(got[0], want[0], t):
+            return "values %s, TensorFlow's %s" % (got[0], want[0])
+        if got[1].ndim > 1:
+            e, v = got
+            low = np.tril(x, -1)
+            h = low + ct(low) + np.real(np.einsum("...ii->...i", x))[..., None] * np.eye(x.shape[-1])
+            if not near((v * e[..., None, :]) @ ct(v), h.astype(x.dtype), t):
+                return "v e vᴴ is not the input"
+        return None
+    return check
+
+
+def cases_square(rng, quick):
+    for t in TYPES:
+        for shape in ((1, 1), (3, 3), (5, 5), (2, 3, 3), (2, 2, 4, 4), (0, 0), (0, 2, 2), (3, 4), (3,), (12, 12)):
+            x = mat(rng, t, shape)
+            yield C("MatrixDeterminant", [x], **tol(t))
+            yield C("LogMatrixDeterminant", [x], **tol(t))
+            for adj in (False, True):
+                yield C("MatrixInverse", [x], adjoint=adj, **tol(t))
+            if len(shape) > 1 and shape[-1] == shape[-2]:
+                p = positive(rng, t, shape)
+                yield C("Cholesky", [p], **tol(t))
+                if t in (np.float32, np.float64):  # TensorFlow's complex numbers have no NaN here
+                    yield C("Cholesky", [p - 100 * np.eye(shape[-1]).astype(t)], check=lambda w, g: None if np.isnan(g[0]).sum() == np.isnan(np.tril(w[0])).sum() else "lower half is not all NaN")
+                for n in (1, 3, 0):
+                    b = mat(rng, t, shape[:-1] + (n,))
+                    for adj in (False, True):
+                        yield C("MatrixSolve", [p, b], adjoint=adj, **tol(t))
+                        for lower in (False, True):
+                            yield C("MatrixTriangularSolve", [p, b], lower=lower, adjoint=adj, **tol(t))
+            else:
+                yield C("Cholesky", [x])
+        z = np.zeros((2, 2), t)
+        for op in ("MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant", "Cholesky"):
+            yield C(op, [z], check=None if op != "Cholesky" else lambda w, g: None)
+        yield C("MatrixSolve", [z, z])
+        yield C("MatrixTriangularSolve", [z, z])
+        yield C("MatrixSolve", [mat(rng, t, (3, 3)), mat(rng, t, (2, 2))])
+        yield C("MatrixSolve", [mat(rng, t, (2, 3, 3)), mat(rng, t, (3, 2))])
+        yield C("MatrixTriangularSolve", [positive(rng, t, (3, 3)), mat(rng, t, (4, 3, 2))], **tol(t))
+        yield C("MatrixTriangularSolve", [positive(rng, t, (4, 1, 3, 3)), mat(rng, t, (2, 3, 2))], **tol(t))
+        yield C("MatrixTriangularSolve", [positive(rng, t, (3, 3)), mat(rng, t, (2, 2))])
+
+
+def cases_factors(rng, quick):
+    for t in TYPES:
+        for shape in ((1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 3), (2, 3, 4), (2, 3, 3), (0, 3), (3, 0), (8, 8), (3,)):
+            x = mat(rng, t, shape)
+            for full in (False, True):
+                yield C("Qr", [x], full_matrices=full, **tol(t))
+                if len(shape) > 1 and 0 not in shape:
+                    yield C("Svd", [x], compute_uv=True, full_matrices=full, check=svd_check(x, full, t))
+            yield C("Svd", [x], compute_uv=False, check=svd_check(x, False, t))
+            if len(shape) > 1 and shape[-1] == shape[-2]:
+                yield C("SelfAdjointEigV2", [x], compute_v=True, check=eig_check(x, t))
+                yield C("SelfAdjointEigV2", [x], compute_v=False, check=eig_check(x, t))
+            else:
+                yield C("SelfAdjointEigV2", [x])
+            if len(shape) > 1 and 0 not in shape:
+                for l2 in (0.0, 0.3):
+                    yield C("MatrixSolveLs", [x, mat(rng, t, shape[:-1] + (2,)), np.array(l2)], fast=True, tol=2e-2, atol=2e-2)
+        low = np.outer(np.arange(4), np.ones(3)).astype(t)
+        yield C("Svd", [low], compute_uv=True, full_matrices=True, check=svd_check(low, True, t))
+        yield C("Svd", [np.zeros((3, 2), t)], compute_uv=True, full_matrices=True, check=svd_check(np.zeros((3, 2), t), True, t))

@@ -106,7 +106,7 @@ static trn_err set_node(build *b, int id)
     if (n->kind == KIND_CONST) {
         trn_tensor *value = trn_attr_tensor(&gn->n, "value");
         if (!value || value->dtype != gn->n.out_types[0])
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Const '%s': value is %s, dtype says %s", gn->n.name,
+            return trn_errorf(TRN_INVALID_ARGUMENT, "Const '%s': Type mismatch between value (%s) and dtype (%s)", gn->n.name,
                               value ? trn_dtype_name(value->dtype) : "missing", trn_dtype_name(gn->n.out_types[0]));
         n->value = trn_tensor_ref(value); /* the graph holds one too, so no kernel ever takes a constant's buffer for its own */
     }

@@ -1,4 +1,5 @@
 /* Datasets that call functions of the graph's library, element by element, in order. Those that work ahead are in data_ahead.c. */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "ops/data.h"
@@ -305,16 +306,34 @@ static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block)
 
 static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX); }
 
+/* Cores that this process may run on, as TensorFlow counts them. */
+static int64_t cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* Without a cycle length: one per call at once, or (calls left to us) so many that a cycle and what is read ahead keep the cores busy. */
+static int64_t auto_cycle(bool parallel, int64_t calls)
+{
+    return !parallel ? cores() : calls > 0 ? TRN_MIN(calls, cores()) : (cores() + 2) / 3;
+}
+
 static trn_err interleave_dataset(trn_kctx *k)
 {
-    int64_t cycle, block;
+    int64_t cycle, block, calls = -1;
+    int parallel, at = trn_in_arg(k, "num_parallel_calls", &parallel);
     TRN_TRY(trn_data_i64(&cycle, k, trn_in_arg(k, "cycle_length", NULL), "cycle_length"));
     TRN_TRY(trn_data_i64(&block, k, trn_in_arg(k, "block_length", NULL), "block_length"));
-    trn_host host = trn_k_host(k);
+    TRN_CHECK_ARG(block > 0, "`block_length` must be > 0");
+    if (parallel) {
+        TRN_TRY(trn_data_i64(&calls, k, at, "num_parallel_calls"));
+        TRN_CHECK_ARG(calls > 0 || calls == -1, "num_parallel_calls must be greater than zero.");
+        TRN_CHECK_ARG(calls <= cycle || cycle == -1, "num_parallel_calls (%lld) must be at most cycle_length (%lld)", (long long)calls, (long long)cycle);
+    }
     if (cycle == -1)
-        cycle = trn_host_threads(&host);
-    TRN_CHECK_ARG(cycle > 0 && cycle <= MAX_CYCLE, "cycle_length must be greater than zero.");
-    TRN_CHECK_ARG(block > 0, "block_length must be greater than zero.");
+        cycle = auto_cycle(parallel, calls);
+    TRN_CHECK_ARG(cycle > 0 && cycle <= MAX_CYCLE, "`cycle_length` must be > 0");
     return cycle_dataset(k, cycle, block);
 }
 

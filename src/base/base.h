@@ -160,6 +160,7 @@ typedef enum trn_lock_rank {
     TRN_RANK_SESSION = 10, /* master and client sessions */
     TRN_RANK_WORKER = 20,  /* worker's tables */
     TRN_RANK_GRAPH = 30,
+    TRN_RANK_OUTBOX = 35,  /* tensors for one peer */
     TRN_RANK_STEP = 40,    /* executor */
     TRN_RANK_RDV = 50,     /* rendezvous */
     TRN_RANK_RESMGR = 60,  /* resource table */

@@ -109,7 +109,7 @@ static void add_remote(trn_msession *s, const char *job, int index, const char *
     char text[TRN_DEVNAME_TEXT];
     trn_devname d = trn_devname_task(job, index);
     s->remote[s->n_remote++] = (remote_task){trn_xstrdup(trn_devname_text(text, &d)), trn_xstrdup(job), index, trn_xstrdup(address),
-                                             trn_peers_get(s->m->w->peers, address), false};
+                                             trn_peers_get(s->m->w->peers, address), trn_worker_outbox(s->m->w, address), false};
 }
 
 /* No filters: everybody. Else whoever fits one of them. */

@@ -22,6 +22,7 @@ typedef struct remote_task {
     int index;
     char *address;
     trn_channel *channel;
+    trn_outbox *outbox; /* to the same address */
     bool session_made; /* CreateWorkerSession went through */
 } remote_task;
 

@@ -194,6 +194,8 @@ void trn_server_stop(trn_server *s, uint64_t drain_ns)
         trn_pool_close(s->disk);
     if (s->pool)
         trn_pool_close(s->pool);
+    if (s->worker)
+        trn_worker_close_outboxes(s->worker);
     trn_peers_free(s->peers);
     for (int i = 0; i < s->n_loops; i++)
         trn_loop_close(s->loops[i]);

@@ -35,6 +35,7 @@ struct mstep {
     trn_sb stats; /* of remote parts */
     trn_trace *trace;
     bool stats_wanted, costs_wanted;
+    bool push; /* all its tasks are ours */
     trn_sb *metadata;
     part_call *calls;
     trn_master_done done;
@@ -65,17 +66,22 @@ static void ignore_reply(void *arg, trn_err err, const trn_msg *msg)
     trn_err_free(err);
 }
 
-static void clean_up(mstep *st)
+static void clean_up(mstep *st, bool failed)
 {
     if (!st->b->partial) /* fetches of a partial run wait in our half until they are asked for: partial.c cleans it */
         trn_worker_step_clean(st->s->m->w, st->id);
     for (int i = 0; i < st->b->n_parts; i++) {
+        const remote_task *t = &st->s->remote[st->b->parts[i].remote];
+        if (st->push && !failed) {
+            trn_outbox_clean(t->outbox, st->id);
+            continue;
+        }
         trn_sb s = {0};
         trn_out_msg m = {0};
         trn_pbw_varint(&s, 1, (uint64_t)st->id);
         trn_out_sb(&m, &s);
         trn_call_opts o = {.deadline_ns = trn_now_ns() + UINT64_C(30000000000)};
-        trn_channel_call(NULL, st->s->remote[st->b->parts[i].remote].channel, TRN_PATH_WORKER "CleanupGraph", &m, &o, ignore_reply, NULL);
+        trn_channel_call(NULL, t->channel, TRN_PATH_WORKER "CleanupGraph", &m, &o, ignore_reply, NULL);
     }
 }
 
@@ -128,7 +134,7 @@ static void step_over(mstep *st)
         if (st->b->partition_graphs.n)
             trn_sb_add(st->metadata, st->b->partition_graphs.p, st->b->partition_graphs.n);
     }
-    clean_up(st);
+    clean_up(st, err != TRN_OK);
     trn_worker *w = st->s->m->w;
     trn_msession_end(st->s);
     st->done(st->arg, err);
@@ -183,6 +189,7 @@ static void remote_part_done(void *arg, trn_err err, const trn_msg *msg)
         err = trn_run_graph_resp_parse(&r, a, msg);
         if (!err) {
             err = r.status;
+            trn_wstep_deliver(st->wstep, r.recv, r.n_recv, r.dead, r.n_dead);
             trn_named_fini(r.recv, r.n_recv);
             if (r.step_stats_n && st->trace) {
                 trn_lock(&st->mu);
@@ -275,17 +282,24 @@ void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, vo
     if (o->cancel_out)
         *o->cancel_out = trn_cancel_ref(st->cancel);
 
-    trn_run_graph_req q = {.session = s->handle, .session_created = true, .step_id = st->id, .errors_in_body = true, .record_timeline = o->trace};
+    st->push = !b->partial && !o->trace;
+    for (int i = 0; i < b->n_parts; i++)
+        st->push = st->push && trn_channel_ours(s->remote[b->parts[i].remote].channel);
+    st->wstep->push = st->push;
+    int64_t clean[64];
+    trn_run_graph_req q = {.push = st->push, .clean = clean, .session = s->handle, .session_created = true, .step_id = st->id, .errors_in_body = true, .record_timeline = o->trace};
     for (int i = 0; i < b->n_parts; i++) {
         part_call *c = &st->calls[i];
         *c = (part_call){st, i, NULL};
         q.graph = b->parts[i].handle;
         q.request_id = (int64_t)(trn_random64() >> 1);
+        const remote_task *t = &s->remote[b->parts[i].remote];
+        q.n_clean = st->push ? trn_outbox_take_clean(t->outbox, clean, TRN_COUNTOF(clean)) : 0;
         trn_out_msg m = {0};
         trn_err e = trn_run_graph_req_put(&m, &q);
         trn_err_free(e); /* no tensors in it: cannot fail */
         atomic_fetch_add_explicit(&st->ref, 1, memory_order_relaxed);
-        trn_channel_call(&c->rpc, s->remote[b->parts[i].remote].channel, TRN_PATH_WORKER "RunGraph", &m, &(trn_call_opts){0}, remote_part_done, c);
+        trn_channel_call(&c->rpc, t->channel, TRN_PATH_WORKER "RunGraph", &m, &(trn_call_opts){.align = trn_run_graph_resp_align}, remote_part_done, c);
     }
     if (b->n_parts) {
         st->self_hooked = trn_cancel_add(st->cancel, &st->on_self, end_remote_parts, st);

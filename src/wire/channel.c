@@ -48,6 +48,7 @@ struct trn_channel {
     int port;
     uint64_t keepalive_ns; /* 0: the default */
     trn_err bad_address;
+    _Atomic bool ours; /* the peer is a Trainera task */
 
     /* [loop] */
     int state;
@@ -225,6 +226,8 @@ static void hook_done(void *user, trn_stream *s, trn_err err)
 {
     cconn *l = user;
     trn_rpc *r = (trn_rpc *)s;
+    if (!err)
+        atomic_store_explicit(&l->ch->ours, trn_h2_peer_pingable(l->io.h2), memory_order_relaxed);
     if (s->refused && !s->started && !l->ch->shut && r->tries < 3) {
         /* The peer never saw it, and the message is still whole. */
         r->again = true;
@@ -603,6 +606,12 @@ void trn_channel_call(trn_rpc **out, trn_channel *c, const char *method_path, tr
         trn_loop_post(c->loop, submit_posted, r);
 }
 
+void trn_channel_flush(trn_channel *c)
+{
+    if (c->state == READY && c->cur)
+        trn_conn_flush(&c->cur->io);
+}
+
 static void cancel_posted(void *arg)
 {
     trn_rpc *r = arg;
@@ -689,6 +698,8 @@ void trn_channel_unref(trn_channel *c)
 }
 
 void trn_channel_set_keepalive(trn_channel *c, uint64_t ns) { c->keepalive_ns = ns; }
+bool trn_channel_ours(const trn_channel *c) { return atomic_load_explicit(&c->ours, memory_order_relaxed); }
+trn_loop *trn_channel_loop(const trn_channel *c) { return c->loop; }
 const char *trn_channel_address(const trn_channel *c) { return c->address; }
 
 const char *trn_channel_state_text(trn_channel *c, char *buf, size_t n)

@@ -7,6 +7,10 @@
 #include "tensor/tensor_pb.h"
 
 #define MAX_FIELDS (1 << 20) /* feeds, fetches, keys of one message */
+#define INLINE_BYTES 512     /* content up to this is copied into the head: cheaper than a slice of its own */
+
+/* Ours, in TensorFlow's messages and in Push: far from any number that TensorFlow will use. */
+enum { F_PUSH = 1000, F_CLEAN = 1001, F_DEAD = 1002 };
 
 static trn_err malformed(const char *what)
 {
@@ -22,22 +26,38 @@ void trn_out_sb(trn_out_msg *m, trn_sb *s)
 
 /* ---- TensorProto -------------------------------------------------------------------------------------------------- */
 
-/* dtype = 1, tensor_shape = 2 (dim = 2 {size = 1}), tensor_content = 4. */
+#define HEAD_MAX (24 + TRN_MAX_RANK * 14) /* a plain tensor's head, at most */
+
+static size_t tag_to(uint8_t *p, uint32_t field, size_t n)
+{
+    size_t k = trn_pbw_varint_to(p, (uint64_t)field << 3 | TRN_PB_BYTES);
+    return k + trn_pbw_varint_to(p + k, n);
+}
+
+/* dtype = 1, tensor_shape = 2 (dim = 2 {size = 1}). */
+static size_t shape_to(uint8_t *p, const trn_tensor *t)
+{
+    size_t n = 0, dims = 0;
+    p[n++] = 1 << 3;
+    n += trn_pbw_varint_to(p + n, (uint64_t)t->dtype);
+    for (int i = 0; i < t->shape.rank; i++)
+        dims += 2 + (t->shape.dim[i] ? 1 + trn_pbw_varint_size((uint64_t)t->shape.dim[i]) : 0);
+    n += tag_to(p + n, 2, dims);
+    for (int i = 0; i < t->shape.rank; i++) {
+        uint64_t d = (uint64_t)t->shape.dim[i];
+        n += tag_to(p + n, 2, d ? 1 + trn_pbw_varint_size(d) : 0);
+        if (d) {
+            p[n++] = 1 << 3;
+            n += trn_pbw_varint_to(p + n, d);
+        }
+    }
+    return n;
+}
+
 static void put_tensor_head(trn_sb *s, const trn_tensor *t)
 {
-    trn_pbw_varint(s, 1, (uint64_t)t->dtype);
-    trn_sb sh = {0};
-    for (int i = 0; i < t->shape.rank; i++) {
-        uint8_t d[16];
-        size_t n = 0;
-        if (t->shape.dim[i]) {
-            d[n++] = 1 << 3;
-            n += trn_pbw_varint_to(d + n, (uint64_t)t->shape.dim[i]);
-        }
-        trn_pbw_bytes(&sh, 2, d, n);
-    }
-    trn_pbw_bytes(s, 2, sh.p, sh.n);
-    trn_sb_fini(&sh);
+    uint8_t head[HEAD_MAX];
+    trn_sb_add(s, head, shape_to(head, t));
 }
 
 static void put_strings(trn_sb *s, const trn_tensor *t)
@@ -56,23 +76,9 @@ static void put_strings(trn_sb *s, const trn_tensor *t)
         trn_sb_add(s, trn_str_p(&v[i]), v[i].len);
 }
 
-/* The whole TensorProto but for bulk content, which follows as a slice. Returns that content's size. */
-static trn_err tensor_body(trn_sb *s, size_t *bulk, const trn_tensor *t)
+/* The whole TensorProto of strings or handles. */
+static trn_err tensor_body(trn_sb *s, const trn_tensor *t)
 {
-    *bulk = 0;
-    if (trn_dtype_is_plain(t->dtype)) {
-        put_tensor_head(s, t);
-        size_t n = trn_tensor_bytes(t);
-        if (!n)
-            return TRN_OK;
-        trn_pbw_tag(s, 4, TRN_PB_BYTES);
-        trn_pbw_raw_varint(s, n);
-        if (t->buf)
-            *bulk = n;
-        else
-            trn_sb_add(s, t->data, n);
-        return TRN_OK;
-    }
     if (t->dtype == TRN_STRING) {
         put_tensor_head(s, t);
         put_strings(s, t);
@@ -90,49 +96,76 @@ static trn_err tensor_body(trn_sb *s, size_t *bulk, const trn_tensor *t)
     return TRN_OK;
 }
 
-/* Bytes in front, then the TensorProto as field `field`. */
-static trn_err put_tensor(trn_out_msg *m, trn_sb *front, uint32_t field, const trn_tensor *t)
+/* A plain tensor, named or not, without an allocation of its own: this is what every step sends. */
+static void put_plain(trn_out_msg *m, uint32_t field, const char *name, const trn_tensor *t)
 {
-    trn_sb body = {0};
-    size_t bulk;
-    trn_err err = tensor_body(&body, &bulk, t);
-    if (!err) {
-        trn_pbw_tag(front, field, TRN_PB_BYTES);
-        trn_pbw_raw_varint(front, body.n + bulk);
-        if (body.n)
-            trn_sb_add(front, body.p, body.n);
-        trn_out_bytes(m, front->p, front->n);
-        if (bulk)
-            trn_out_slice(m, t->buf, t->data, bulk);
+    uint8_t head[HEAD_MAX], front[64 + HEAD_MAX + INLINE_BYTES];
+    size_t bytes = trn_tensor_bytes(t), hn = shape_to(head, t), n = 0;
+    if (bytes)
+        hn += tag_to(head + hn, 4, bytes); /* tensor_content */
+    size_t body = hn + bytes, name_n = name ? strlen(name) : 0;
+    if (name) { /* NamedTensorProto: name = 1, tensor = 2 */
+        size_t inner = (name_n ? 1 + trn_pbw_varint_size(name_n) + name_n : 0) + 1 + trn_pbw_varint_size(body) + body;
+        n = tag_to(front, field, inner);
+        if (name_n) {
+            n += tag_to(front + n, 1, name_n);
+            trn_out_bytes(m, front, n);
+            trn_out_bytes(m, name, name_n);
+            n = 0;
+        }
+        field = 2;
     }
-    trn_sb_fini(&body);
-    trn_sb_fini(front);
-    return err;
+    n += tag_to(front + n, field, body);
+    memcpy(front + n, head, hn);
+    n += hn;
+    bool apart = t->buf && bytes > INLINE_BYTES;
+    if (!apart && bytes <= INLINE_BYTES) {
+        memcpy(front + n, t->data, bytes);
+        n += bytes;
+    }
+    trn_out_bytes(m, front, n);
+    if (apart)
+        trn_out_slice(m, t->buf, t->data, bytes);
+    else if (bytes > INLINE_BYTES)
+        trn_out_bytes(m, t->data, bytes);
 }
 
 trn_err trn_tensor_put(trn_out_msg *m, uint32_t field, const trn_tensor *t)
 {
-    trn_sb front = {0};
-    return put_tensor(m, &front, field, t);
+    if (trn_dtype_is_plain(t->dtype)) {
+        put_plain(m, field, NULL, t);
+        return TRN_OK;
+    }
+    trn_sb body = {0}, front = {0};
+    trn_err err = tensor_body(&body, t);
+    if (!err) {
+        trn_pbw_tag(&front, field, TRN_PB_BYTES);
+        trn_pbw_raw_varint(&front, body.n);
+        trn_out_bytes(m, front.p, front.n);
+        trn_out_bytes(m, body.p, body.n);
+    }
+    trn_sb_fini(&body);
+    trn_sb_fini(&front);
+    return err;
 }
 
 trn_err trn_named_put(trn_out_msg *m, uint32_t field, const char *name, const trn_tensor *t)
 {
+    if (trn_dtype_is_plain(t->dtype)) {
+        put_plain(m, field, name, t);
+        return TRN_OK;
+    }
     trn_sb body = {0}, inner = {0}, front = {0};
-    size_t bulk;
-    trn_err err = tensor_body(&body, &bulk, t);
+    trn_err err = tensor_body(&body, t);
     if (!err) {
         trn_pbw_str(&inner, 1, name);
         trn_pbw_tag(&inner, 2, TRN_PB_BYTES);
-        trn_pbw_raw_varint(&inner, body.n + bulk);
+        trn_pbw_raw_varint(&inner, body.n);
         trn_pbw_tag(&front, field, TRN_PB_BYTES);
-        trn_pbw_raw_varint(&front, inner.n + body.n + bulk);
+        trn_pbw_raw_varint(&front, inner.n + body.n);
         trn_sb_add(&front, inner.p, inner.n);
-        if (body.n)
-            trn_sb_add(&front, body.p, body.n);
         trn_out_bytes(m, front.p, front.n);
-        if (bulk)
-            trn_out_slice(m, t->buf, t->data, bulk);
+        trn_out_bytes(m, body.p, body.n);
     }
     trn_sb_fini(&body);
     trn_sb_fini(&inner);
@@ -194,7 +227,7 @@ static bool parse_plain(trn_err *err, trn_tensor **out, trn_buf *buf, const uint
     size_t size = trn_dtype_size(dtype);
     if (!size || (uint64_t)count > SIZE_MAX / size || (size_t)count * size != content_n)
         return false;
-    if (buf && content_n > TRN_TENSOR_INLINE) {
+    if (buf && content_n > TRN_TENSOR_INLINE && content_n >= buf->size / 2) { /* a small one must not keep a large message alive */
         *err = trn_tensor_on_buf(out, dtype, &shape, buf, content);
         return true;
     }
@@ -350,8 +383,10 @@ trn_err trn_recv_resp_put(trn_out_msg *m, const trn_tensor *t, bool dead)
     trn_sb front = {0};
     trn_pbw_varint(&front, 2, dead);
     trn_pbw_varint(&front, 3, trn_wall_us());
-    if (t)
-        return put_tensor(m, &front, 1, t);
+    if (t) {
+        trn_out_sb(m, &front);
+        return trn_tensor_put(m, 1, t);
+    }
     /* A dead tensor travels as an empty float, as TensorFlow's does. */
     static const uint8_t empty[] = {1 << 3, 1, 2 << 3 | 2, 0};
     trn_pbw_bytes(&front, 1, empty, sizeof empty);
@@ -382,6 +417,29 @@ trn_err trn_recv_resp_parse(trn_tensor **out, bool *dead, const trn_msg *m)
 }
 
 /* ---- RunGraph ----------------------------------------------------------------------------------------------------- */
+
+/* Packed varints; a second field replaces the first. */
+static void parse_ids(int64_t **out, int *n_out, trn_arena *a, const uint8_t *p, size_t n)
+{
+    trn_pbr r = {.p = p, .end = p + n};
+    int64_t *v = trn_arena_alloc(a, sizeof *v * (n + 1));
+    int k = 0;
+    for (uint64_t id; r.p < r.end && trn_pbr_raw_varint(&r, &id);)
+        v[k++] = (int64_t)id;
+    *out = v;
+    *n_out = k;
+}
+
+static void put_ids(trn_sb *s, const int64_t *v, int n)
+{
+    if (!n)
+        return;
+    trn_sb ids = {0};
+    for (int i = 0; i < n; i++)
+        trn_pbw_raw_varint(&ids, (uint64_t)v[i]);
+    trn_pbw_bytes(s, F_CLEAN, ids.p, ids.n);
+    trn_sb_fini(&ids);
+}
 
 static void parse_exec_opts(trn_run_graph_req *out, const uint8_t *p, size_t n)
 {
@@ -427,6 +485,8 @@ trn_err trn_run_graph_req_parse(trn_run_graph_req *out, trn_arena *a, const trn_
         case 9: if (var) out->errors_in_body = r.v; break;
         case 10: if (var) out->session_created = r.v; break;
         case 11: if (var) out->request_id = (int64_t)r.v; break;
+        case F_PUSH: if (var) out->push = r.v; break;
+        case F_CLEAN: if (bytes) parse_ids(&out->clean, &out->n_clean, a, r.b, r.n); break;
         default: break;
         }
     }
@@ -462,6 +522,8 @@ trn_err trn_run_graph_req_put(trn_out_msg *m, const trn_run_graph_req *q)
     trn_pbw_varint(&s, 7, q->is_last_partial);
     trn_pbw_varint(&s, 9, q->errors_in_body);
     trn_pbw_varint(&s, 11, (uint64_t)q->request_id);
+    trn_pbw_varint(&s, F_PUSH, q->push);
+    put_ids(&s, q->clean, q->n_clean);
     trn_out_sb(m, &s);
     for (int i = 0; i < q->n_send; i++)
         TRN_TRY(trn_named_put(m, 3, q->send[i].name, q->send[i].t));
@@ -471,9 +533,11 @@ trn_err trn_run_graph_req_put(trn_out_msg *m, const trn_run_graph_req *q)
 trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const trn_msg *m)
 {
     *out = (trn_run_graph_resp){0};
-    int n = count_field(m, 1);
+    int n = count_field(m, 1), n_dead = count_field(m, F_DEAD);
     if (n)
         out->recv = trn_arena_alloc(a, sizeof *out->recv * (size_t)n);
+    if (n_dead)
+        out->dead = trn_arena_alloc(a, sizeof *out->dead * (size_t)n_dead);
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
     uint64_t code = 0;
@@ -484,6 +548,8 @@ trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const tr
             out->n_recv += !err;
         } else if (r.field == 2 && r.type == TRN_PB_BYTES)
             out->step_stats = r.b, out->step_stats_n = r.n;
+        else if (r.field == F_DEAD && r.type == TRN_PB_BYTES && out->n_dead < n_dead)
+            out->dead[out->n_dead++] = trn_arena_strndup(a, (const char *)r.b, r.n);
         else if (r.field == 5 && r.type == TRN_PB_VARINT)
             code = r.v;
         else if (r.field == 6 && r.type == TRN_PB_BYTES)
@@ -498,6 +564,63 @@ trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const tr
     if (code)
         out->status = trn_errorf(code <= 16 ? (trn_code)code : TRN_UNKNOWN, "%s", text);
     return TRN_OK;
+}
+
+int64_t trn_run_graph_resp_align(const uint8_t *p, size_t have, size_t total)
+{
+    return trn_run_step_resp_align(p, have, total); /* the same three fields down */
+}
+
+/* ---- Push --------------------------------------------------------------------------------------------------------- */
+
+trn_err trn_push_parse(trn_push *out, trn_arena *a, const trn_msg *m)
+{
+    *out = (trn_push){0};
+    int n = count_field(m, 1), n_dead = count_field(m, F_DEAD);
+    out->v = trn_arena_alloc(a, sizeof *out->v * (size_t)(n + 1));
+    out->dead = trn_arena_alloc(a, sizeof *out->dead * (size_t)(n_dead + 1));
+    trn_pbr r = trn_pbr_init(m->p, m->n);
+    trn_err err = TRN_OK;
+    while (!err && trn_pbr_next(&r)) {
+        const bool bytes = r.type == TRN_PB_BYTES;
+        if (r.field == 1 && bytes && out->n < n) {
+            err = parse_named(&out->v[out->n], a, m->buf, r.b, r.n);
+            out->n += !err;
+        } else if (r.field == 2 && r.type == TRN_PB_VARINT)
+            out->step_id = (int64_t)r.v;
+        else if (r.field == F_CLEAN && bytes)
+            parse_ids(&out->clean, &out->n_clean, a, r.b, r.n);
+        else if (r.field == F_DEAD && bytes && out->n_dead < n_dead)
+            out->dead[out->n_dead++] = trn_arena_strndup(a, (const char *)r.b, r.n);
+    }
+    if (!err && r.bad)
+        err = malformed("Push");
+    if (err)
+        trn_named_fini(out->v, out->n);
+    return err;
+}
+
+trn_err trn_push_put_tensor(trn_out_msg *m, const char *key, const trn_tensor *t, bool dead)
+{
+    if (!dead)
+        return trn_named_put(m, 1, key, t);
+    trn_sb s = {0};
+    trn_pbw_str(&s, F_DEAD, key);
+    trn_out_sb(m, &s);
+    return TRN_OK;
+}
+
+void trn_push_put_head(trn_out_msg *m, int64_t step_id, const int64_t *clean, int n_clean)
+{
+    trn_sb s = {0};
+    trn_pbw_varint(&s, 2, (uint64_t)step_id);
+    put_ids(&s, clean, n_clean);
+    trn_out_sb(m, &s);
+}
+
+int64_t trn_push_align(const uint8_t *p, size_t have, size_t total)
+{
+    return trn_run_step_resp_align(p, have, total);
 }
 
 /* ---- RunStep ------------------------------------------------------------------------------------------------------ */

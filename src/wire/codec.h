@@ -42,6 +42,10 @@ typedef struct trn_run_graph_req {
     trn_named_tensor *send;
     int n_recv;
     const char **recv_key;
+    /* Between Trainera tasks (unknown fields to TensorFlow): */
+    bool push;      /* every task of the step is one of us: tensors are pushed to where they are needed, not asked for */
+    int64_t *clean; /* earlier steps that are over: no CleanupGraph follows for them */
+    int n_clean;
 } trn_run_graph_req;
 trn_err trn_run_graph_req_parse(trn_run_graph_req *out, trn_arena *a, const trn_msg *m) TRN_MUST_USE; /* on error nothing is owned */
 void trn_run_graph_req_fini(trn_run_graph_req *r);
@@ -55,8 +59,26 @@ typedef struct trn_run_graph_resp {
     trn_err status;            /* from the body */
     const uint8_t *step_stats; /* serialized StepStats, in the message */
     size_t step_stats_n;
+    int n_dead; /* keys of dead tensors that were pushed */
+    const char **dead;
 } trn_run_graph_resp;
 trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const trn_msg *m) TRN_MUST_USE;
+int64_t trn_run_graph_resp_align(const uint8_t *p, size_t have, size_t total);
+
+/* ---- Push: tensors of one step for the receiver's rendezvous, and steps that are over. Ours alone, service "trainera.Worker".
+ * A pushed tensor is the same bytes here and in a RunGraphResponse, so that it can ride on either. */
+typedef struct trn_push {
+    int64_t step_id;
+    int n;
+    trn_named_tensor *v; /* trn_named_fini */
+    int n_dead, n_clean;
+    const char **dead;
+    int64_t *clean;
+} trn_push;
+trn_err trn_push_parse(trn_push *out, trn_arena *a, const trn_msg *m) TRN_MUST_USE; /* on error nothing is owned */
+trn_err trn_push_put_tensor(trn_out_msg *m, const char *key, const trn_tensor *t, bool dead) TRN_MUST_USE;
+void trn_push_put_head(trn_out_msg *m, int64_t step_id, const int64_t *clean, int n_clean); /* may come last */
+int64_t trn_push_align(const uint8_t *p, size_t have, size_t total);
 
 /* ---- RunStep */
 typedef struct trn_run_step_req {

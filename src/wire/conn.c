@@ -120,6 +120,25 @@ static void flush(void *arg)
         lose(c, lost_error(c, "the session is over"));
 }
 
+void trn_conn_flush(trn_conn *c)
+{
+    for (int i = 0; c->fd >= 0 && c->h2 && !c->blocked && !c->reading && i < 64; i++) {
+        trn_err err = trn_h2_fill(c->h2);
+        struct iovec iov[MAX_IOV];
+        int n = err ? 0 : trn_h2_iov(c->h2, iov, MAX_IOV);
+        trn_err_free(err); /* the task that is armed anyway meets it again, where losing the connection is safe */
+        if (n == 0)
+            return;
+        ssize_t k = write_socket(c, iov, n);
+        if (k < 0) {
+            if (errno == EAGAIN || errno == EWOULDBLOCK)
+                set_blocked(c, true);
+            return;
+        }
+        trn_h2_sent(c->h2, (size_t)k);
+    }
+}
+
 void trn_conn_dirty(trn_conn *c)
 {
     if (c->fd >= 0)
@@ -176,6 +195,7 @@ static bool read_turn(trn_conn *c)
         size_t got = (size_t)k, asked = iov[0].iov_len + (n == 2 ? iov[1].iov_len : 0);
         total += got;
         trn_err err = TRN_OK;
+        c->reading = true;
         if (c->h2) {
             size_t first = TRN_MIN(got, direct);
             if (first > 0)
@@ -185,6 +205,7 @@ static bool read_turn(trn_conn *c)
         } else if (!c->half_closed) {
             err = c->bytes(c->owner, scratch, got);
         }
+        c->reading = false;
         if (err) {
             /* What nghttp2 still wants to say (GOAWAY with the reason) goes out first, if the socket takes it. */
             if (c->h2 && !c->blocked) {

@@ -33,6 +33,7 @@ typedef struct trn_conn {
     bool half_closed;
 
     bool blocked;                       /* the socket is full: EPOLLOUT continues */
+    bool reading;                       /* its bytes are being handled: it cannot be written now */
     bool ready;                         /* the handshake is over (first SETTINGS, or a whole HTTP/1 request) */
     uint64_t start_ns, rx_ns;           /* rx: last time anything came */
     uint64_t tx_ns;                     /* last time a full socket had room again */
@@ -46,6 +47,7 @@ typedef struct trn_conn {
 /* Takes fd; times of 0 mean the defaults. c is zeroed storage with owner, lost (and bytes) set. On failure fd is closed. */
 trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns,
                        uint64_t patience_ns) TRN_MUST_USE;
+void trn_conn_flush(trn_conn *c); /* writes now, as far as that is possible; what is left goes before the loop sleeps */
 void trn_conn_dirty(trn_conn *c); /* something was submitted: flush before the loop sleeps */
 /* Closes; every stream of the session is finished with `why`. */
 void trn_conn_stop(trn_conn *c, const trn_error *why);

@@ -9,32 +9,36 @@ void trn_msg_fini(trn_msg *m)
     *m = (trn_msg){0};
 }
 
-/* Copied bytes go to the end of the last slice when it is one of ours with room. */
-enum { PIECE = 480 };
+/* Copied bytes go into a buffer of the message's own; the first is small, because most messages are one head. */
+enum { PIECE = 480, NEXT_PIECE = 4032 };
 
 void trn_out_bytes(trn_out_msg *m, const void *p, size_t n)
 {
     if (n == 0)
         return;
-    trn_slice *last = m->n ? &m->slices[m->n - 1] : NULL;
-    /* Sole owner of memory that is ours: nobody else reads behind the slice. */
-    if (last && last->buf && !last->buf->release && trn_buf_sole(last->buf) &&
-        last->p + last->n + n <= last->buf->data + last->buf->size) {
-        memcpy((uint8_t *)last->p + last->n, p, n);
-        last->n += n;
-        m->bytes += n;
-        return;
+    trn_buf *b = m->room;
+    if (!b || n > b->size - m->room_at) {
+        size_t piece = b ? NEXT_PIECE : PIECE;
+        trn_err err = trn_buf_new(&b, n < piece ? piece : n);
+        if (err) {
+            trn_err_free(err);
+            trn_xalloc(SIZE_MAX / 2); /* heads are small: ends the process with a message */
+            return;
+        }
+        if (m->room)
+            trn_buf_unref(m->room);
+        m->room = b;
+        m->room_at = 0;
     }
-    trn_buf *b;
-    trn_err err = trn_buf_new(&b, n < PIECE ? PIECE : n);
-    if (err) {
-        trn_err_free(err);
-        trn_xalloc(SIZE_MAX / 2); /* heads are small: ends the process with a message */
-        return;
-    }
-    memcpy(b->data, p, n);
-    TRN_PUSH(m->slices, m->n, m->cap, (trn_slice){b, b->data, n});
+    uint8_t *at = b->data + m->room_at;
+    memcpy(at, p, n);
+    m->room_at += n;
     m->bytes += n;
+    trn_slice *last = m->n ? &m->slices[m->n - 1] : NULL;
+    if (last && last->buf == b && last->p + last->n == at)
+        last->n += n;
+    else
+        TRN_PUSH(m->slices, m->n, m->cap, (trn_slice){trn_buf_ref(b), at, n});
 }
 
 void trn_out_slice(trn_out_msg *m, trn_buf *buf, const void *p, size_t n)
@@ -50,6 +54,8 @@ void trn_out_fini(trn_out_msg *m)
     for (int i = 0; i < m->n; i++)
         if (m->slices[i].buf)
             trn_buf_unref(m->slices[i].buf);
+    if (m->room)
+        trn_buf_unref(m->room);
     free(m->slices);
     *m = (trn_out_msg){0};
 }

@@ -30,6 +30,8 @@ typedef struct trn_out_msg {
     trn_slice *slices; /* malloc'ed */
     int n, cap;
     size_t bytes;
+    trn_buf *room; /* where copied bytes go */
+    size_t room_at;
 } trn_out_msg;
 void trn_out_bytes(trn_out_msg *m, const void *p, size_t n);          /* copies; for heads */
 void trn_out_slice(trn_out_msg *m, trn_buf *buf, const void *p, size_t n); /* adds a reference to buf */
@@ -99,6 +101,8 @@ trn_channel *trn_channel_ref(trn_channel *c);
 void trn_channel_unref(trn_channel *c); /* [any] */
 void trn_channel_shutdown(trn_channel *c); /* [any] fails pending and future calls with UNAVAILABLE */
 const char *trn_channel_address(const trn_channel *c);
+bool trn_channel_ours(const trn_channel *c); /* [any] the last answer came from a Trainera task */
+trn_loop *trn_channel_loop(const trn_channel *c);
 /* Before the first call: how long a peer with open calls may be silent before it is pinged (20 s), and again before it is given up. gRPC's
  * servers hang up on frequent pings, so peers that are not ours are pinged every five minutes at most; TCP notices dead hosts earlier. */
 void trn_channel_set_keepalive(trn_channel *c, uint64_t ns);
@@ -118,6 +122,8 @@ typedef void (*trn_rpc_done)(void *arg, TRN_OWN trn_err err, const trn_msg *msg)
 /* [any] Never calls `done` before it returns. `*out` (may be NULL) is for trn_rpc_cancel. */
 void trn_channel_call(trn_rpc **out, trn_channel *c, const char *method_path, TRN_OWN trn_out_msg *request, const trn_call_opts *o,
                       trn_rpc_done done, void *arg);
+/* [loop of the channel] Writes what calls have queued now instead of before the loop sleeps: the peer starts while we go on making more. */
+void trn_channel_flush(trn_channel *c);
 /* [any] Resets the stream; done gets CANCELLED, unless it ran already. Counted handle: */
 void trn_rpc_cancel(trn_rpc *r);
 void trn_rpc_unref(trn_rpc *r); /* a handle that was asked for through `out` must be given back */

@@ -255,6 +255,13 @@ static void graph_reply(graph_call *g)
         err = TRN_OK;
     }
     trn_out_sb(&m, &s);
+    if (!err && g->step && g->step->push) { /* what the part made for its master at the very end */
+        for (int i = 0; i < g->step->reply.n; i++) {
+            TRN_PUSH(m.slices, m.n, m.cap, g->step->reply.slices[i]);
+            m.bytes += g->step->reply.slices[i].n;
+        }
+        g->step->reply.n = 0;
+    }
     trn_call_reply(g->call, err, &m);
 
     for (int i = 0; i < g->q.n_recv; i++)
@@ -360,6 +367,10 @@ static trn_err graph_start(graph_call *g)
     g->step = trn_worker_step(g->w, g->q.step_id, g->session);
     if (!g->step)
         return trn_errorf(TRN_ABORTED, "RunGraph for a step that has been cleaned up");
+    if (g->q.push) {
+        g->step->push = true;
+        g->step->reply_to = trn_wsession_outbox(g->session, g->session->master_task, strlen(g->session->master_task));
+    }
     trn_rdv *rdv = trn_wstep_rdv(g->step);
     for (int i = 0; i < g->q.n_send; i++)
         TRN_TRY(rdv->type->send(rdv, g->q.send[i].name, g->q.send[i].t, false));
@@ -380,6 +391,8 @@ static void run_graph(void *svc, trn_call *call)
     else {
         g->recvd = trn_arena_alloc(g->arena, sizeof *g->recvd * (size_t)(g->q.n_recv + 1));
         g->dead = trn_arena_alloc(g->arena, sizeof *g->dead * (size_t)(g->q.n_recv + 1));
+        for (int i = 0; i < g->q.n_clean; i++)
+            trn_worker_step_clean(g->w, g->q.clean[i]);
         err = graph_start(g);
     }
     if (err) {
@@ -563,6 +576,7 @@ static const trn_rpc_method methods[] = {
     {TRN_PATH_WORKER "CompleteGroup", CompleteGroup, NULL, SMALL},
     {TRN_PATH_WORKER "CompleteInstance", CompleteInstance, NULL, SMALL},
     {TRN_PATH_WORKER "GetStepSequence", GetStepSequence, NULL, SMALL},
+    {TRN_PATH_PUSH, trn_worker_push, trn_push_align, 0},
     {0},
 };
 

@@ -134,15 +134,45 @@ static void recv_remote(trn_wstep *st, const char *key, const trn_devname *src, 
 
 /* ---- the rendezvous that kernels see ------------------------------------------------------------------------------ */
 
+/* The task of the key's receiver, without the device. */
+static const char *key_receiver(const char *key, size_t *n)
+{
+    const char *p = strchr(key, ';');
+    p = p ? strchr(p + 1, ';') : NULL;
+    if (!p)
+        return NULL;
+    const char *end = strstr(++p, "/device:"), *semi = strchr(p, ';');
+    if (!end || !semi || end > semi)
+        return NULL;
+    *n = (size_t)(end - p);
+    return p;
+}
+
 static trn_err step_send(trn_rdv *rdv, const char *key, trn_tensor *t, bool dead)
 {
     trn_wstep *st = TRN_CONTAINER(rdv, trn_wstep, rdv);
+    if (st->push) {
+        size_t n;
+        const char *to = key_receiver(key, &n), *self = st->session->task;
+        if (!to)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "bad rendezvous key: %s", key);
+        if (strncmp(to, self, n) != 0 || self[n]) {
+            trn_outbox *o = trn_wsession_outbox(st->session, to, n);
+            if (!o)
+                return trn_errorf(TRN_INTERNAL, "no address is known for %.*s, which should receive %s", (int)n, to, key);
+            return trn_outbox_push(o, st, key, t, dead);
+        }
+    }
     return st->local->type->send(st->local, key, t, dead);
 }
 
 static void step_recv(trn_rdv *rdv, const char *key, trn_cancel *c, trn_rdv_done done, void *arg)
 {
     trn_wstep *st = TRN_CONTAINER(rdv, trn_wstep, rdv);
+    if (st->push) { /* it comes by itself */
+        st->local->type->recv(st->local, key, c, done, arg);
+        return;
+    }
     const char *semi = strchr(key, ';');
     trn_devname src;
     trn_err err = semi ? trn_devname_parse(&src, key, (size_t)(semi - key)) : trn_errorf(TRN_INVALID_ARGUMENT, "bad rendezvous key: %s", key);
@@ -175,6 +205,8 @@ static void step_free(trn_rdv *rdv)
     }
     if (st->partial)
         st->partial_free(st->partial);
+    trn_out_fini(&st->reply);
+    trn_err_free(st->push_err);
     trn_err_free(st->aborted);
     trn_mutex_fini(&st->mu);
     free(st);
@@ -293,6 +325,7 @@ trn_wstep *trn_worker_step(trn_worker *w, int64_t id, trn_wsession *s)
         st->rdv.type = &step_type;
         st->w = w;
         st->id = id;
+        st->born_ns = trn_now_ns();
         trn_mutex_init(&st->mu, TRN_RANK_STEP);
         st->local = trn_rdv_local_new();
         if (s)
@@ -345,6 +378,27 @@ void trn_worker_step_forget(trn_worker *w, trn_wstep *st)
         trn_wstep_unref(st);
 }
 
+int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, int max)
+{
+    int found = 0;
+    for (int i = 0; i < TRN_STEP_SHARDS; i++) {
+        step_shard *sh = &w->shard[i];
+        trn_lock(&sh->mu);
+        const char *key;
+        size_t key_n;
+        void *v;
+        for (size_t it = 0; found < max && trn_map_next(sh->steps, &it, &key, &key_n, &v);) {
+            trn_wstep *st = v;
+            trn_lock(&st->mu);
+            if (!st->session && !st->peers && !st->runs && st->born_ns < before_ns)
+                ids[found++] = st->id;
+            trn_unlock(&st->mu);
+        }
+        trn_unlock(&sh->mu);
+    }
+    return found;
+}
+
 void trn_worker_steps_abort(trn_worker *w, trn_code code, const char *why)
 {
     for (int i = 0; i < TRN_STEP_SHARDS; i++) {
@@ -375,16 +429,29 @@ void trn_worker_steps_abort(trn_worker *w, trn_code code, const char *why)
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
-typedef struct step_run {
-    trn_wstep *step;
-    void (*done)(void *, trn_err);
-    void *arg;
-} step_run;
-
 static void step_ran(void *arg, trn_err err)
 {
     step_run *r = arg;
     trn_wstep *st = r->step;
+    r->err = err;
+    if (st->push) {
+        if (st->reply_to)
+            trn_outbox_take(st->reply_to, st, &st->reply);
+        if (trn_wstep_wait_pushes(st, r))
+            return;
+    }
+    trn_step_run_end(r, TRN_OK);
+}
+
+void trn_step_run_end(step_run *r, trn_err push_err)
+{
+    trn_wstep *st = r->step;
+    trn_err err = r->err;
+    if (!err || (trn_err_is_derived(err) && push_err && !trn_err_is_derived(push_err))) {
+        trn_err_free(err);
+        err = push_err;
+    } else
+        trn_err_free(push_err);
     trn_lock(&st->mu);
     if (--st->runs == 0) {
         trn_cancel_unref(st->cancel);

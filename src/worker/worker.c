@@ -27,6 +27,7 @@ void trn_wsession_unref(trn_wsession *s)
     if (!s || atomic_fetch_sub_explicit(&s->ref, 1, memory_order_acq_rel) != 1)
         return;
     trn_map_free(s->graphs, unref_plan);
+    trn_map_free(s->outboxes, NULL);
     trn_kcache_unref(s->kcache);
     if (s->isolated)
         trn_resmgr_clear(s->resmgr, NULL);
@@ -56,6 +57,7 @@ static trn_wsession *session_make(trn_worker *w, const trn_wsession_opts *o)
     s->master_incarnation = o->master_incarnation;
     trn_mutex_init(&s->mu, TRN_RANK_GRAPH);
     s->graphs = trn_map_new();
+    s->outboxes = trn_map_new();
     return s;
 }
 
@@ -209,6 +211,7 @@ trn_worker *trn_worker_new(const trn_worker_opts *o)
     w->resmgr = trn_resmgr_new("localhost");
     trn_mutex_init(&w->mu, TRN_RANK_WORKER);
     w->sessions = trn_map_new();
+    w->outboxes = trn_map_new();
     trn_worker_steps_init(w);
     trn_rpc_log_init(w);
     w->legacy = session_make(w, &(trn_wsession_opts){.handle = ""});
@@ -236,6 +239,7 @@ void trn_worker_free(trn_worker *w)
     trn_worker_steps_fini(w);
     trn_rpc_log_fini(w);
     trn_map_free(w->sessions, unref_session);
+    trn_map_free(w->outboxes, trn_outbox_free);
     trn_wsession_unref(w->legacy);
     trn_resmgr_unref(w->resmgr);
     trn_cluster_unref(w->cluster);

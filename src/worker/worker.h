@@ -12,6 +12,7 @@
 
 #include "cluster/cluster.h"
 #include "exec/exec.h"
+#include "wire/codec.h"
 #include "worker/peers.h"
 
 typedef struct trn_worker trn_worker;
@@ -71,6 +72,14 @@ void trn_worker_step_clean(trn_worker *w, int64_t step_id); /* CleanupGraph */
 void trn_wstep_abort(trn_wstep *st, TRN_OWN trn_err why);
 /* Without going to another task: what a peer's RecvTensor asks for. */
 void trn_wstep_recv_local(trn_wstep *st, const char *key, trn_cancel *c, trn_rdv_done done, void *arg);
+
+/* ---- to other Trainera tasks (push.c says why) */
+typedef struct trn_outbox trn_outbox; /* one per address; lives as long as the worker */
+void trn_worker_close_outboxes(trn_worker *w); /* nothing runs any more; the loops still do */
+trn_outbox *trn_worker_outbox(trn_worker *w, const char *address);
+void trn_outbox_clean(trn_outbox *o, int64_t step_id); /* [any] the step is over: say so when there is something else to say */
+int trn_outbox_take_clean(trn_outbox *o, int64_t *ids, int max);
+void trn_wstep_deliver(trn_wstep *st, const trn_named_tensor *v, int n, const char *const *dead, int n_dead); /* what a peer pushed */
 
 /* Runs a plan as this worker's part of a step. Adds the step's rendezvous and per-step containers to the options. */
 void trn_wstep_run(trn_wstep *st, trn_plan *p, const trn_run_opts *o, void (*done)(void *arg, TRN_OWN trn_err err), void *arg);

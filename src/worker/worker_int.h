@@ -2,9 +2,11 @@
 #ifndef TRN_WORKER_INT_H
 #define TRN_WORKER_INT_H
 
+#include "wire/codec.h"
 #include "worker/worker.h"
 
 #define TRN_PATH_WORKER "/tensorflow.WorkerService/"
+#define TRN_PATH_PUSH "/trainera.Worker/Push"
 #define TRN_STEP_SHARDS 16
 #define TRN_TOMBSTONES 4096 /* cleaned step ids remembered, per shard a part of it */
 
@@ -22,6 +24,7 @@ struct trn_wsession {
     trn_mutex mu;
     trn_map *graphs; /* handle → trn_plan */
     uint64_t next_graph;
+    trn_map *outboxes; /* task → trn_outbox of the worker */
 };
 
 typedef struct step_shard {
@@ -49,9 +52,20 @@ struct trn_worker {
     _Atomic uint64_t steps_run;
     struct rpc_log *log;
     _Atomic int busy;
+    trn_map *outboxes;          /* address → trn_outbox; live as long as the worker */
+    _Atomic uint64_t swept_ns; /* when steps without a master were last looked for */
 };
 
 typedef struct remote_recv remote_recv;
+
+/* A part that runs; when it has ended, it may still wait for its pushes. */
+typedef struct step_run {
+    struct step_run *next;
+    trn_wstep *step;
+    trn_err err;
+    void (*done)(void *, trn_err);
+    void *arg;
+} step_run;
 
 /* A step is a trn_rdv that kernels see. */
 struct trn_wstep {
@@ -69,6 +83,14 @@ struct trn_wstep {
     int peers;          /* RecvTensor calls of peers that wait here */
     struct partial_run *partial; /* service.c: a run that is fed call by call */
     void (*partial_free)(struct partial_run *);
+    uint64_t born_ns;
+    /* push.c */
+    bool push;             /* every task of this step is one of us; set before its part runs */
+    trn_outbox *reply_to;  /* what is left for this peer when the part ends goes into `reply` */
+    trn_out_msg reply;
+    int pushes;            /* batches not yet acknowledged */
+    trn_err push_err;
+    step_run *ended;       /* wait for them */
 };
 trn_wstep *trn_wstep_ref(trn_wstep *st);
 trn_wsession *trn_wsession_ref(trn_wsession *s);
@@ -76,6 +98,18 @@ void trn_worker_steps_init(trn_worker *w);
 void trn_worker_steps_fini(trn_worker *w);
 void trn_worker_steps_abort(trn_worker *w, trn_code code, const char *why);
 size_t trn_worker_steps_count(trn_worker *w);
+
+/* Ids of steps older than `before_ns` that no run of ours has touched. */
+int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, int max);
+
+/* ---- pushing (push.c) */
+trn_err trn_outbox_push(trn_outbox *o, trn_wstep *st, const char *key, trn_tensor *t, bool dead) TRN_MUST_USE;
+void trn_outbox_take(trn_outbox *o, trn_wstep *st, trn_out_msg *into); /* what has not left yet */
+trn_outbox *trn_wsession_outbox(trn_wsession *s, const char *task, size_t n); /* NULL: nobody knows its address */
+void trn_outbox_free(void *outbox);
+bool trn_wstep_wait_pushes(trn_wstep *st, step_run *r); /* true: trn_step_run_end comes later */
+void trn_step_run_end(step_run *r, TRN_OWN trn_err push_err);
+void trn_worker_push(void *svc, trn_call *call); /* the handler of Push */
 
 /* Drops a step that only peers asked for and that nobody runs: its master is gone. */
 void trn_worker_step_forget(trn_worker *w, trn_wstep *st);

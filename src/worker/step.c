@@ -134,14 +134,16 @@ static void recv_remote(trn_wstep *st, const char *key, const trn_devname *src, 
 
 /* ---- the rendezvous that kernels see ------------------------------------------------------------------------------ */
 
-/* The task of the key's receiver, without the device. */
-static const char *key_receiver(const char *key, size_t *n)
+/* The task of the key's sender or receiver, without the device. */
+static const char *key_task(const char *key, bool receiver, size_t *n)
 {
-    const char *p = strchr(key, ';');
-    p = p ? strchr(p + 1, ';') : NULL;
-    if (!p)
-        return NULL;
-    const char *end = strstr(++p, "/device:"), *semi = strchr(p, ';');
+    const char *p = key;
+    for (int i = 0; receiver && i < 2; i++) {
+        p = strchr(p, ';');
+        if (!p++)
+            return NULL;
+    }
+    const char *end = strstr(p, "/device:"), *semi = strchr(p, ';');
     if (!end || !semi || end > semi)
         return NULL;
     *n = (size_t)(end - p);
@@ -153,7 +155,7 @@ static trn_err step_send(trn_rdv *rdv, const char *key, trn_tensor *t, bool dead
     trn_wstep *st = TRN_CONTAINER(rdv, trn_wstep, rdv);
     if (st->push) {
         size_t n;
-        const char *to = key_receiver(key, &n), *self = st->session->task;
+        const char *to = key_task(key, true, &n), *self = st->session->task;
         if (!to)
             return trn_errorf(TRN_INVALID_ARGUMENT, "bad rendezvous key: %s", key);
         if (strncmp(to, self, n) != 0 || self[n]) {
@@ -169,7 +171,9 @@ static trn_err step_send(trn_rdv *rdv, const char *key, trn_tensor *t, bool dead
 static void step_recv(trn_rdv *rdv, const char *key, trn_cancel *c, trn_rdv_done done, void *arg)
 {
     trn_wstep *st = TRN_CONTAINER(rdv, trn_wstep, rdv);
-    if (st->push) { /* it comes by itself */
+    size_t len;
+    const char *from = st->push ? key_task(key, false, &len) : NULL;
+    if (from && trn_wsession_outbox(st->session, from, len)) { /* a task that exists: it comes by itself */
         st->local->type->recv(st->local, key, c, done, arg);
         return;
     }

@@ -15,6 +15,8 @@
 
 #include <trainera/trainera.h>
 
+#include "base/base.h"
+
 #define PS "device: '/job:ps/task:0'"
 #define WORKER "device: '/job:worker/task:0'"
 #define T64 "attr { key: 'dtype' value { type: DT_INT64 } }"
@@ -35,6 +37,11 @@ static const char graph[] =
     "node { name: 'read_lost' op: 'ReadVariableOp' input: 'lost' " PS T64 " }"
     "node { name: 'q' op: 'FIFOQueueV2' " PS " attr { key: 'component_types' value { list { type: DT_INT64 } } } attr { key: 'shared_name' value { s: 'q' } } }"
     "node { name: 'get' op: 'QueueDequeueV2' input: 'q' " PS " attr { key: 'component_types' value { list { type: DT_INT64 } } } }"
+    "node { name: 'big' op: 'Less' input: 'one' input: 'x' " WORKER " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'way' op: 'Switch' input: 'x' input: 'big' " WORKER " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'no' op: 'Neg' input: 'way:0' " PS " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'yes' op: 'Square' input: 'way:1' " PS " attr { key: 'T' value { type: DT_INT64 } } }"
+    "node { name: 'either' op: 'Merge' input: 'no' input: 'yes' " WORKER " attr { key: 'T' value { type: DT_INT64 } } attr { key: 'N' value { i: 2 } } }"
     "node { name: 'put' op: 'QueueEnqueueV2' input: 'q' input: 'x' " PS " attr { key: 'Tcomponents' value { list { type: DT_INT64 } } } }";
 
 typedef struct cluster {
@@ -332,12 +339,92 @@ static void test_lost_ps(void **state)
     ok(trn_session_close(s));
 }
 
+static uint64_t calls(const char *method)
+{
+    char name[80];
+    snprintf(name, sizeof name, "rpc_calls_total{method=\"%s\"}", method);
+    return trn_metric_counter(name, "")->v;
+}
+
+/* The value of a metric on the page, all its lines added. */
+static double metric(const char *name)
+{
+    trn_sb s = {0};
+    trn_metrics_text(&s);
+    trn_sb_add(&s, "", 1);
+    double sum = 0;
+    for (const char *p = (const char *)s.p; (p = strstr(p, name)); p++)
+        if ((p == (const char *)s.p || p[-1] == '\n') && p[strlen(name)] == ' ')
+            sum += atof(p + strlen(name));
+    trn_sb_fini(&s);
+    return sum;
+}
+
+/* Among our own tasks a step is one RunGraph per task and what it makes is pushed: nothing is asked for, nothing is cleaned by a call of its own. */
+static void test_pushed(void **state)
+{
+    trn_session *s = open_on(*state, 0, 1);
+    run_target(s, "init");
+    int64_t v, five = 5, one = 1;
+    ok(fetch(&v, s, "next:0", &five));
+    ok(fetch(&v, s, "now:0", NULL));
+    uint64_t asked = calls("RecvTensor"), cleaned = calls("CleanupGraph"), pushed = calls("Push"), ran = calls("RunGraph");
+    for (int i = 0; i < 50; i++)
+        ok(fetch(&v, s, "now:0", NULL)); /* rides on the answer */
+    assert_int_equal(calls("RunGraph") - ran, 50);
+    assert_true(calls("Push") - pushed < 25); /* now and then one that says which steps are over */
+    pushed = calls("Push");
+    for (int i = 0; i < 50; i++)
+        ok(fetch(&v, s, "next:0", &five)); /* the worker's part comes by a Push */
+    assert_int_equal(v, 510);
+    assert_int_equal(calls("RunGraph") - ran, 100);
+    assert_true(calls("Push") - pushed >= 50);
+    assert_int_equal(calls("RecvTensor") - asked, 0);
+    assert_int_equal(calls("CleanupGraph") - cleaned, 0);
+    ok(fetch(&v, s, "either:0", &five)); /* a dead tensor each way */
+    assert_int_equal(v, 25);
+    ok(fetch(&v, s, "either:0", &one));
+    assert_int_equal(v, -1);
+    ok(trn_session_close(s));
+    for (int i = 0; i < 300 && metric("trainera_steps_live") > 0; i++)
+        usleep(10000);
+    assert_true(metric("trainera_steps_run_total") >= 200);
+    assert_true(metric("trainera_steps_live") == 0);
+}
+
+/* Connections break at every possible write; no step may wait for a tensor that is lost. */
+static void test_push_lost(void **state)
+{
+    for (int n = 1; n <= 40; n++) {
+        trn_session *s = open_on(*state, 0, 0);
+        run_target(s, "init");
+        char spec[32];
+        snprintf(spec, sizeof spec, "io.write:%d", n);
+        trn_faults_set(spec);
+        trn_code code = TRN_CODE_OK;
+        for (int i = 0; i < 8 && code == TRN_CODE_OK; i++) {
+            const char *feed = "x:0", *name = i % 2 ? "next:0" : "either:0";
+            trn_tensor *in = trn_tensor_i64(i), *t = NULL;
+            trn_err e = trn_session_run(s, &(trn_run){.feed_names = &feed, .feeds = &in, .n_feeds = 1, .fetches = &name, .n_fetches = 1, .out = &t, .timeout_ms = 20000});
+            code = trn_err_code(e);
+            if (code != TRN_CODE_OK && code != TRN_UNAVAILABLE && code != TRN_ABORTED && code != TRN_CANCELLED)
+                fail_msg("write %d, step %d: %s: %s", n, i, trn_code_name(code), trn_err_msg(e));
+            trn_err_free(e);
+            trn_tensor_unref(in);
+            trn_tensor_unref(t);
+        }
+        trn_faults_set(NULL);
+        trn_err_free(trn_session_close(s));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),   cmocka_unit_test(test_shared_by_name), cmocka_unit_test(test_errors),      cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_partial), cmocka_unit_test(test_devices),        cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_server_ends),
         cmocka_unit_test(test_lost_ps), cmocka_unit_test(test_reset_under_blocked),
+        cmocka_unit_test(test_pushed),  cmocka_unit_test(test_push_lost),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -541,73 +541,88 @@ static int emit(trn_regex *r, inst i)
     return r->n - 1;
 }
 
-static void compile(trn_regex *r, const node *n)
+/* Returns whether it may match nothing. */
+static bool compile(trn_regex *r, const node *n)
 {
     if (r->n >= MAX_PROG || ++r->work > MAX_WORK)
-        return;
+        return false;
+    bool empty = true;
     switch (n->kind) {
-    case N_EMPTY: return;
-    case N_SET: emit(r, (inst){.op = I_SET, .set = n->set, .n_set = n->n_set}); return;
-    case N_BYTE: emit(r, (inst){.op = I_BYTE}); return;
-    case N_ASSERT: emit(r, (inst){.op = I_ASSERT, .x = (int)n->what}); return;
+    case N_EMPTY: return true;
+    case N_SET: emit(r, (inst){.op = I_SET, .set = n->set, .n_set = n->n_set}); return false;
+    case N_BYTE: emit(r, (inst){.op = I_BYTE}); return false;
+    case N_ASSERT: emit(r, (inst){.op = I_ASSERT, .x = (int)n->what}); return true;
     case N_CAT:
         for (; n->kind == N_CAT; n = n->b)
-            compile(r, n->a);
-        return; /* the last one is empty */
+            empty &= compile(r, n->a);
+        return empty; /* the last one is nothing */
     case N_GROUP: {
         bool keep = n->cap * 2 + 1 < TRN_REGEX_CAPS;
         if (keep)
             emit(r, (inst){.op = I_SAVE, .x = n->cap * 2});
-        compile(r, n->a);
+        empty = compile(r, n->a);
         if (keep)
             emit(r, (inst){.op = I_SAVE, .x = n->cap * 2 + 1});
-        return;
+        return empty;
     }
     case N_ALT: {
         int ends = -1; /* jumps to the end, chained through x until it is known */
+        empty = false;
         for (; n->kind == N_ALT; n = n->b) {
             int split = emit(r, (inst){.op = I_SPLIT});
-            compile(r, n->a);
+            empty |= compile(r, n->a);
             int jmp = emit(r, (inst){.op = I_JMP, .x = ends});
             if (r->n >= MAX_PROG)
-                return;
+                return false;
             ends = jmp;
             r->prog[split].x = split + 1;
             r->prog[split].y = r->n;
         }
-        compile(r, n);
+        empty |= compile(r, n);
         while (ends >= 0) {
             int before = r->prog[ends].x;
             r->prog[ends].x = r->n;
             ends = before;
         }
-        return;
+        return empty;
     }
     case N_REP:
         for (int i = 0; i + (n->max < 0) < n->min && r->work <= MAX_WORK; i++)
-            compile(r, n->a);
-        if (n->max < 0) { /* (a+)? or a+, not a loop back to before a*: so a round that matches nothing ends the loop as it does in RE2 */
+            empty = compile(r, n->a);
+        if (n->max < 0) {
+            /* As RE2 builds it, because which way is taken first shows in the groups: a* is one fork with a way back to it, unless a may match nothing;
+             * then it is (a+)?, so that an empty round ends the loop. */
             int skip = n->min ? -1 : emit(r, (inst){.op = I_SPLIT}), start = r->n;
-            compile(r, n->a);
-            int loop = emit(r, (inst){.op = I_SPLIT});
+            empty = compile(r, n->a);
+            bool simple = skip >= 0 && !empty;
+            int loop = emit(r, (inst){.op = simple ? I_JMP : I_SPLIT});
             if (r->n >= MAX_PROG)
-                return;
-            r->prog[loop].x = n->lazy ? r->n : start;
-            r->prog[loop].y = n->lazy ? start : r->n;
+                return false;
+            inst fork = {.op = I_SPLIT, .x = n->lazy ? r->n : start, .y = n->lazy ? start : r->n};
             if (skip >= 0)
-                r->prog[skip] = r->prog[loop];
-            return;
+                r->prog[skip] = fork;
+            if (simple)
+                r->prog[loop].x = skip;
+            else
+                r->prog[loop] = fork;
+            return empty || !n->min;
         }
-        for (int i = n->min; i < n->max && r->work <= MAX_WORK; i++) { /* each optional copy skips past itself: that the later ones then may match is as good */
-            int split = emit(r, (inst){.op = I_SPLIT});
+        int forks = -1; /* (a(a(a)?)?)?: who leaves one out leaves out the rest; chained through x until the end is known */
+        for (int i = n->min; i < n->max && r->work <= MAX_WORK; i++) {
+            forks = emit(r, (inst){.op = I_SPLIT, .x = forks});
             compile(r, n->a);
             if (r->n >= MAX_PROG)
-                return;
-            r->prog[split].x = n->lazy ? r->n : split + 1;
-            r->prog[split].y = n->lazy ? split + 1 : r->n;
+                return false;
         }
-        return;
+        while (forks >= 0) {
+            int before = r->prog[forks].x;
+            r->prog[forks].x = n->lazy ? r->n : forks + 1;
+            r->prog[forks].y = n->lazy ? forks + 1 : r->n;
+            forks = before;
+        }
+        return empty || !n->min;
     }
+    return empty;
 }
 
 trn_err trn_regex_new(trn_regex **out, const char *pattern, size_t n)

@@ -36,6 +36,8 @@ def cases_regex_more(rng, quick):
     yield C("RegexFullMatch", [s("a"), s(["b"])])
     yield C("RegexFullMatch", [s([["a", "b"]]), s("b")])
     words = s(["", "a", "b", "ab", "ba", "aab", "abab", "bbb", "aabba", "c", "ac ab"])
+    for p in ("(([^a])*?){2,}a(a|b)", "((a)*?){1,}b", "((a*?){1,})b", "((a|b)*?){1,}c", "(a??){1,}b", "((a)*?)+b", "((?:[^a])+?){0,2}?\\ba", "(a+?){1,3}?b"):
+        yield C("StaticRegexReplace", [words], pattern=p, rewrite="<\\0,\\1>")
     for _ in range(100 if quick else 3000):
         p = random_pattern(rng, 3)
         yield C("StaticRegexFullMatch", [words], pattern=p)
@@ -52,4 +54,5 @@ def random_pattern(rng, depth):
         return random_pattern(rng, depth - 1) + random_pattern(rng, depth - 1)
     if kind == 3:
         return "(%s|%s)" % (random_pattern(rng, depth - 1), random_pattern(rng, depth - 1))
-    return ["(%s)", "(?:%s)"][rng.randint(2)] % random_pattern(rng, depth - 1) + ["*", "+", "?", "*?", "+?", "??", "{1,2}", "{2}", "{0,2}?"][rng.randint(9)]
+    repeats = ["*", "+", "?", "*?", "+?", "??", "{1,2}", "{2}", "{0,2}?", "{1,}", "{2,}", "{1,}?", "{0,}", "{1,3}?"]
+    return ["(%s)", "(?:%s)"][rng.randint(2)] % random_pattern(rng, depth - 1) + repeats[rng.randint(len(repeats))]

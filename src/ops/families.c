@@ -25,6 +25,7 @@
     X(trn_ops_example)                                                                                                 \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_linalg)                                                                                                  \
+    X(trn_ops_image)                                                                                                 \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \

@@ -291,5 +291,45 @@ class Local(Case):
         self.refuse("local", "--ps=100000", exit_code=2, says="--ps=100000")
 
 
+class Ops(unittest.TestCase):
+    GRAPH = """node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } } }
+node { name: "y" op: "Relu" input: "x" attr { key: "T" value { type: DT_%s } } }
+node { name: "z" op: "%s" input: "y" attr { key: "T" value { type: DT_FLOAT } } }
+library { function { signature { name: "f" } node_def { name: "in_f" op: "%s" } } }
+"""
+
+    def ops(self, *args):
+        return subprocess.run([BIN, "ops", *args], capture_output=True, text=True, timeout=PATIENCE)
+
+    def survey(self, *fill):
+        with tempfile.NamedTemporaryFile("w", suffix=".pbtxt") as f:
+            f.write(self.GRAPH % fill)
+            f.flush()
+            return self.ops(f.name)
+
+    def test_list(self):
+        names = self.ops().stdout.split()
+        self.assertIn("MatMul", names)
+        self.assertEqual(names, sorted(names))
+        self.assertIn("MatMul(a:T, b:T -> product:T", self.ops("--signatures").stdout)
+
+    def test_graph(self):
+        r = self.survey("FLOAT", "Tanh", "Identity")
+        self.assertEqual((r.returncode, r.stdout), (0, "Trainera has every op of these 4 nodes.\n"))
+        r = self.survey("FLOAT", "Bogus", "AlsoBogus")
+        self.assertEqual(r.returncode, 1)
+        self.assertRegex(r.stdout, r"Bogus +1  z: not there")
+        self.assertRegex(r.stdout, r"AlsoBogus +1  in_f in function f: not there")
+        r = self.survey("STRING", "Tanh", "Identity")
+        self.assertEqual(r.returncode, 1)
+        self.assertRegex(r.stdout, r"Relu +1  y: .*string")
+
+    def test_not_a_graph(self):
+        r = self.ops(__file__)
+        self.assertEqual(r.returncode, 1)
+        self.assertRegex(r.stderr, r"trainera: \d+ .*test_cli.py")
+        self.assertEqual(self.ops("/nonexistent").returncode, 1)
+
+
 if __name__ == "__main__":
     unittest.main()

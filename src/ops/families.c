@@ -52,6 +52,7 @@
     X(trn_ops_sparse_math)                                                                                             \
     X(trn_ops_sparse_store)                                                                                            \
     X(trn_ops_stage)                                                                                                   \
+    X(trn_ops_stagemap)                                                                                                \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \

@@ -79,8 +79,9 @@ static trn_err fill(set *s, const trn_tensor *v, int64_t first, int64_t n)
     }
     for (int64_t i = 0; i < n; i++)
         s->at[i] = first + i;
-    qsort_r(s->at, (size_t)n, sizeof *s->at, by_value, (void *)v);
     s->n = 0;
+    if (n)
+        qsort_r(s->at, (size_t)n, sizeof *s->at, by_value, (void *)v);
     for (int64_t i = 0; i < n; i++)
         if (!s->n || cmp_at(v, s->at[s->n - 1], v, s->at[i]))
             s->at[s->n++] = s->at[i];

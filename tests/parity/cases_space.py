@@ -164,4 +164,4 @@ def cases_norms(rng, quick):
             for ax in range(-len(shape), len(shape)):
                 for ex in (False, True):
                     for rev in (False, True):
-                        yield C("CumulativeLogsumexp", [rand(rng, t, shape, -5, 5), i32(ax)], exclusive=ex, reverse=rev, tol=5e-3 if t is np.float16 else 1e-5, atol=1e-5)
+                        yield C("CumulativeLogsumexp", [rand(rng, t, shape, -5, 5), i32(ax)], exclusive=ex, reverse=rev, tol=5e-3 if t is np.float16 else 1e-5, atol=1e-2 if t is np.float16 else 1e-5)

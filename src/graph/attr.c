@@ -299,7 +299,7 @@ static Tensorflow__NameAttrList *func_to_pb(trn_arena *a, const trn_func_ref *f)
 
 static Tensorflow__TensorProto *tensor_to_pb(trn_arena *a, const trn_tensor *t)
 {
-    Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, t);
+    Tensorflow__TensorProto *pb = trn_tensor_to_pb_short(a, t);
     if (!pb) { /* a variant with a value: never an attr, since from_pb takes none */
         pb = trn_arena_alloc(a, sizeof *pb);
         tensorflow__tensor_proto__init(pb);

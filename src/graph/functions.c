@@ -129,7 +129,8 @@ trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *fd)
             if (!fd->node_def[i]->attr[k]->value)
                 return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': attr '%s' of node '%s' has no value", name,
                                   fd->node_def[i]->attr[k]->key, fd->node_def[i]->name);
-    TRN_TRY(trn_nodes__check_growth(fd->node_def, fd->n_node_def));
+    uint64_t growth;
+    TRN_TRY(trn_nodes__growth(&growth, fd->node_def, fd->n_node_def));
     func *f = trn_xalloc(sizeof *f);
     atomic_init(&f->ref, 1);
     f->arena = trn_arena_new();
@@ -186,9 +187,20 @@ static trn_err not_found(const char *name)
     return trn_errorf(TRN_NOT_FOUND, "the function library has no function '%s'", name);
 }
 
-/* The function's own attr for this instance, or its default. NULL when neither is there. */
+static trn_err charge(uint64_t *left, uint64_t need, const Tensorflow__FunctionDef *fd, const char *attr)
+{
+    if (need > *left)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED,
+                          "function '%s'%s%s: constants need %llu bytes beyond their values; the graph may take %llu more",
+                          fd->signature->name, *attr ? ", attr " : "", attr, (unsigned long long)need,
+                          (unsigned long long)*left);
+    *left -= need;
+    return TRN_OK;
+}
+
+/* The function's own attr for this instance, or its default, for which *left is charged. NULL when neither is there. */
 static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__FunctionDef *fd, const trn_func_ref *f,
-                         const char *name)
+                         const char *name, uint64_t *left)
 {
     *out = NULL;
     for (int i = 0; i < f->n_attrs; i++)
@@ -199,6 +211,7 @@ static trn_err func_attr(const trn_attr **out, trn_arena *a, const Tensorflow__F
     for (size_t i = 0; i < fd->signature->n_attr; i++) {
         const Tensorflow__OpDef__AttrDef *d = fd->signature->attr[i];
         if (strcmp(d->name, name) == 0 && d->default_value) {
+            TRN_TRY(charge(left, trn_attr_pb__growth(d->default_value), fd, name));
             trn_attr *v = trn_arena_alloc(a, sizeof *v);
             TRN_TRY(trn_attr_from_pb(v, a, name, d->default_value));
             *out = v;
@@ -212,9 +225,10 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
                          const trn_func_ref *f, const Tensorflow__OpDef__ArgDef *arg)
 {
     const char *fname = fd->signature->name;
+    uint64_t left = 0; /* types and numbers take nothing */
     const trn_attr *attr;
     if (arg->type_list_attr[0]) {
-        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_list_attr));
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_list_attr, &left));
         if (!attr || !attr->is_list || (attr->n && attr->kind != TRN_ATTR_TYPE))
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a list of types",
                               fname, arg->name, arg->type_list_attr);
@@ -226,7 +240,7 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
     }
     trn_dtype t = (trn_dtype)arg->type;
     if (arg->type_attr[0]) {
-        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_attr));
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->type_attr, &left));
         if (!attr || attr->is_list || attr->kind != TRN_ATTR_TYPE)
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a type", fname,
                               arg->name, arg->type_attr);
@@ -237,7 +251,7 @@ static trn_err arg_types(trn_dtype **out, int *n, trn_arena *a, const Tensorflow
         return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' has no type", fname, arg->name);
     int64_t count = 1;
     if (arg->number_attr[0]) {
-        TRN_TRY(func_attr(&attr, a, fd, f, arg->number_attr));
+        TRN_TRY(func_attr(&attr, a, fd, f, arg->number_attr, &left));
         if (!attr || attr->is_list || attr->kind != TRN_ATTR_INT || attr->v.i < 0 || attr->v.i > MAX_LIST)
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': argument '%s' needs attr '%s', a number up to %d",
                               fname, arg->name, arg->number_attr, MAX_LIST);
@@ -309,6 +323,7 @@ typedef struct body {
     trn_map *
         results; /* "id:name" → int[2]: first and count of a result of a function that node id calls; "id": those are known */
     trn_ctlset ctls;
+    uint64_t *left; /* of TRN_MAX_GROWTH */
 } body;
 
 static trn_err substitute(trn_attr *attr, body *b);
@@ -331,7 +346,7 @@ static trn_err substitute(trn_attr *attr, body *b)
 {
     if (attr->kind == TRN_ATTR_PLACEHOLDER) {
         const trn_attr *v;
-        TRN_TRY(func_attr(&v, b->a, b->fd, b->f, attr->v.s.p));
+        TRN_TRY(func_attr(&v, b->a, b->fd, b->f, attr->v.s.p, b->left));
         if (!v)
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' is used without its attr '%s'",
                               b->fd->signature->name, attr->v.s.p);
@@ -606,9 +621,18 @@ static trn_err build(body *b)
 
 trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f)
 {
-    body b = {.fd = trn_funclib__find(l, f->name), .f = f};
+    uint64_t left = TRN_MAX_GROWTH;
+    return trn_funclib__body(out, l, f, &left);
+}
+
+trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f, uint64_t *left)
+{
+    body b = {.fd = trn_funclib__find(l, f->name), .f = f, .left = left};
     if (!b.fd)
         return not_found(f->name);
+    uint64_t growth;
+    TRN_TRY(trn_nodes__growth(&growth, b.fd->node_def, b.fd->n_node_def));
+    TRN_TRY(charge(left, growth, b.fd, ""));
     trn_graph *g = trn_graph_new(l);
     trn_stage__init(&b.s, g, l);
     b.a = b.s.store->arena;

@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#define MAX_GROWTH (UINT64_C(1) << 30)  /* bytes that constants may take beyond what the message carries */
 #define FREE_OUTPUTS (INT64_C(1) << 20) /* outputs of one import, beside 16 for each node */
 
 /* ---- stage ---------------------------------------------------------------------------------------------------- */
@@ -204,9 +203,9 @@ static trn_err stage_inputs(trn_stage *s, trn_gnode *nd, const Tensorflow__NodeD
     return TRN_OK;
 }
 
-trn_err trn_nodes__check_growth(Tensorflow__NodeDef *const *node, size_t n)
+trn_err trn_nodes__growth(uint64_t *out, Tensorflow__NodeDef *const *node, size_t n)
 {
-    uint64_t left = MAX_GROWTH;
+    uint64_t left = TRN_MAX_GROWTH;
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < node[i]->n_attr; k++) {
             const Tensorflow__NodeDef__AttrEntry *e = node[i]->attr[k];
@@ -215,9 +214,10 @@ trn_err trn_nodes__check_growth(Tensorflow__NodeDef *const *node, size_t n)
                 return trn_errorf(TRN_RESOURCE_EXHAUSTED,
                                   "Node '%s' (%s), attr '%s': the constants of this graph need more than %llu MiB "
                                   "beyond their values",
-                                  node[i]->name, node[i]->op, e->key, (unsigned long long)(MAX_GROWTH >> 20));
+                                  node[i]->name, node[i]->op, e->key, (unsigned long long)(TRN_MAX_GROWTH >> 20));
             left -= need;
         }
+    *out = TRN_MAX_GROWTH - left;
     return TRN_OK;
 }
 
@@ -237,7 +237,8 @@ trn_err trn_graph_import(trn_graph *g, const Tensorflow__GraphDef *gd)
 {
     if (gd->n_node > (size_t)(INT_MAX / 2 - g->n))
         return trn_errorf(TRN_INVALID_ARGUMENT, "a graph of %zu nodes is too large", gd->n_node);
-    TRN_TRY(trn_nodes__check_growth(gd->node, gd->n_node));
+    uint64_t growth;
+    TRN_TRY(trn_nodes__growth(&growth, gd->node, gd->n_node));
 
     /* Functions of the new part are seen by its nodes; the old library stays as it is for those who share it. */
     trn_funclib *lib = NULL;

@@ -40,6 +40,7 @@ typedef struct lower {
     trn_map *bodies;    /* function name → trn_graph *, of those without attrs */
     trn_map *moved;     /* name of a lowered node → name of what stands for its output 0, for colocation */
     const chain *cur;   /* of the node that is being lowered */
+    uint64_t growth;    /* that the constants of further bodies may take */
     trn_ctlset ctls;
 } lower;
 
@@ -191,7 +192,7 @@ static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f)
     char *key = f->n_attrs ? NULL : (char *)(uintptr_t)f->name;
     trn_graph *b = key ? trn_map_gets(l->bodies, key) : NULL;
     if (!b) {
-        TRN_TRY(trn_funclib_body(&b, l->g->lib, f));
+        TRN_TRY(trn_funclib__body(&b, l->g->lib, f, &l->growth));
         b = without_dead_nodes(b);
         /* the new nodes keep pointing into the body's strings and attrs */
         trn_gstore__adopt(l->g->store, trn_gstore__ref(b->store));
@@ -827,7 +828,8 @@ trn_err trn_graph_lower(trn_graph *g)
 {
     if (!g->lib)
         return TRN_OK;
-    lower l = {.g = g, .n0 = g->n, .tmp = trn_arena_new(), .bodies = trn_map_new(), .moved = trn_map_new()};
+    lower l = {.g = g, .n0 = g->n, .tmp = trn_arena_new(), .bodies = trn_map_new(), .moved = trn_map_new(),
+               .growth = TRN_MAX_GROWTH};
     reserve(&l);
     for (int i = 0; i < g->n; i++)
         for (int k = 0; g->node[i] && k < g->node[i]->n_ctl; k++)

@@ -1,7 +1,8 @@
 #include "proto/pb.h"
 #include "proto/pbw.h"
 
-/* Arena bytes per message byte that a sane message never reaches (shapes, the worst, take 24), once it is large at all. */
+/* Arena bytes per message byte that a sane message never exceeds (empty strings, the worst, take just as many), beside what any
+   message may take. */
 #define MAX_GROWTH 40
 #define GROWTH_FREE ((size_t)64 << 20)
 
@@ -150,7 +151,7 @@ static trn_err check_message(walk *w, const ProtobufCMessageDescriptor *d, const
 
 trn_err trn_pb_check(const ProtobufCMessageDescriptor *d, const uint8_t *p, size_t n)
 {
-    walk w = {.limit = TRN_MAX(GROWTH_FREE, n > SIZE_MAX / MAX_GROWTH ? SIZE_MAX : n * MAX_GROWTH)};
+    walk w = {.limit = n > (SIZE_MAX - GROWTH_FREE) / MAX_GROWTH ? SIZE_MAX : GROWTH_FREE + n * MAX_GROWTH};
     return check_message(&w, d, p, n, 1);
 }
 

@@ -414,12 +414,114 @@ Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t)
         for (size_t i = 0; i < n; i++)
             pb->string_val[i] = (ProtobufCBinaryData){s[i].len, (uint8_t *)trn_str_p(&s[i])};
     } else if (t->dtype == TRN_RESOURCE) {
+        /* A few bytes may have stood for many handles; written out, they could be more than a reader lets a message grow. */
+        trn_handle **h = t->data;
+        while (n > 1 && h[n - 1] == h[n - 2])
+            n--;
         pb->n_resource_handle_val = n;
         pb->resource_handle_val = trn_arena_alloc(a, n * sizeof *pb->resource_handle_val);
         for (size_t i = 0; i < n; i++)
-            pb->resource_handle_val[i] = trn_handle_to_pb(a, TRN_DATA(t, trn_handle *)[i]);
+            pb->resource_handle_val[i] = trn_handle_to_pb(a, h[i]);
     } else {
         pb->tensor_content = (ProtobufCBinaryData){trn_tensor_bytes(t), t->data};
+    }
+    return pb;
+}
+
+#define SHORT_MIN 1024 /* bytes that are not worth a look */
+#define SHORT_VALUE 32 /* twice what a value takes in a message at most, and more */
+
+/* Values up to the last one that differs from the one before it. */
+static size_t distinct(const trn_tensor *t)
+{
+    size_t n = (size_t)t->count, size = trn_dtype_size(t->dtype);
+    const char *p = t->data;
+    while (n > 1 && memcmp(p + (n - 1) * size, p + (n - 2) * size, size) == 0)
+        n--;
+    return n;
+}
+
+#define WIDEN(T, W, field)                                                                                             \
+    do {                                                                                                               \
+        pb->n_##field = n;                                                                                             \
+        pb->field = trn_arena_alloc(a, n * sizeof(W));                                                                 \
+        for (size_t i = 0; i < n; i++)                                                                                 \
+            pb->field[i] = (W)TRN_DATA(t, T)[i];                                                                       \
+    } while (0)
+
+#define POINT(field, count)                                                                                            \
+    do {                                                                                                               \
+        pb->n_##field = (count);                                                                                       \
+        pb->field = t->data;                                                                                           \
+    } while (0)
+
+Tensorflow__TensorProto *trn_tensor_to_pb_short(trn_arena *a, const trn_tensor *t)
+{
+    Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, t);
+    size_t bytes = pb ? pb->tensor_content.len : 0;
+    if (bytes < SHORT_MIN)
+        return pb;
+    size_t n = distinct(t);
+    if (n > bytes / SHORT_VALUE)
+        return pb;
+    pb->tensor_content = (ProtobufCBinaryData){0};
+    switch (t->dtype) {
+    case TRN_FLOAT:
+        POINT(float_val, n);
+        break;
+    case TRN_DOUBLE:
+        POINT(double_val, n);
+        break;
+    case TRN_COMPLEX64:
+        POINT(scomplex_val, 2 * n);
+        break;
+    case TRN_COMPLEX128:
+        POINT(dcomplex_val, 2 * n);
+        break;
+    case TRN_INT64:
+        POINT(int64_val, n);
+        break;
+    case TRN_UINT64:
+        POINT(uint64_val, n);
+        break;
+    case TRN_UINT32:
+        POINT(uint32_val, n);
+        break;
+    case TRN_INT32:
+    case TRN_QINT32:
+        POINT(int_val, n);
+        break;
+    case TRN_HALF:
+    case TRN_BFLOAT16:
+        WIDEN(uint16_t, int32_t, half_val);
+        break;
+    case TRN_UINT16:
+    case TRN_QUINT16:
+        WIDEN(uint16_t, int32_t, int_val);
+        break;
+    case TRN_INT16:
+    case TRN_QINT16:
+        WIDEN(int16_t, int32_t, int_val);
+        break;
+    case TRN_UINT8:
+    case TRN_QUINT8:
+    case TRN_UINT4:
+        WIDEN(uint8_t, int32_t, int_val);
+        break;
+    case TRN_INT8:
+    case TRN_QINT8:
+    case TRN_INT4:
+        WIDEN(int8_t, int32_t, int_val);
+        break;
+    case TRN_BOOL:
+        WIDEN(uint8_t, protobuf_c_boolean, bool_val);
+        break;
+    case TRN_FLOAT8_E5M2:
+    case TRN_FLOAT8_E4M3FN:
+        pb->float8_val = (ProtobufCBinaryData){n, t->data};
+        break;
+    default: /* what is yet to come */
+        pb->tensor_content = (ProtobufCBinaryData){bytes, t->data};
     }
     return pb;
 }

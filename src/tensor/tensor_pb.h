@@ -19,8 +19,12 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) 
 trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p,
                                 size_t n) TRN_MUST_USE;
 
-/* Plain bytes are not copied: the message must not outlive the tensor. Strings go as string_val. NULL for variants. */
+/* Plain bytes are not copied: the message must not outlive the tensor. Strings go as string_val, handles as their values up to
+ * the last one that differs from the one before it. NULL for variants. */
 Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t);
+/* The same, but a large plain tensor that ends in one value over and over goes as the values up to there: what a peer sent
+ * in a few bytes takes a few bytes again. For constants in graphs. */
+Tensorflow__TensorProto *trn_tensor_to_pb_short(trn_arena *a, const trn_tensor *t);
 /* Appends what tensor_content holds, for every dtype but variant (UNIMPLEMENTED). */
 trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
 

@@ -1,7 +1,7 @@
 /* A GraphDef from a peer, all the way that a session takes it: import, extend, prune, lower, optimise, place, partition, export.
  * Input is a binary GraphDef, or '#' and its text form (which mutates better). */
 #include "exec/exec.h"
-#include "graph/graph.h"
+#include "graph/graph_priv.h"
 #include "proto/pb.h"
 #include "proto/textproto.h"
 
@@ -86,6 +86,26 @@ static void run(trn_graph *g)
     trn_graph_free(p);
 }
 
+/* A few bytes may rightly stand for a GiB of constants; that would only slow the search. */
+#define LARGE (1 << 20)
+
+static bool is_large(const Tensorflow__GraphDef *gd)
+{
+    uint64_t n;
+    if (failed(trn_nodes__growth(&n, gd->node, gd->n_node)))
+        return false; /* must be refused */
+    for (size_t i = 0; gd->library && i < gd->library->n_function && n <= LARGE; i++) {
+        const Tensorflow__FunctionDef *f = gd->library->function[i];
+        uint64_t more;
+        if (!failed(trn_nodes__growth(&more, f->node_def, f->n_node_def)))
+            n += more;
+        for (size_t k = 0; f->signature && k < f->signature->n_attr; k++)
+            if (f->signature->attr[k]->default_value && n <= LARGE)
+                n += TRN_MIN(trn_attr_pb__growth(f->signature->attr[k]->default_value), TRN_MAX_GROWTH);
+    }
+    return n > LARGE;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -99,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data = (const uint8_t *)sb.p;
         size = sb.n;
     }
-    if (failed(TRN_PB_UNPACK(&gd, a, tensorflow__graph_def__descriptor, data, size)))
+    if (failed(TRN_PB_UNPACK(&gd, a, tensorflow__graph_def__descriptor, data, size)) || is_large(gd))
         goto out;
     trn_graph *g = trn_graph_new(NULL);
     if (!failed(trn_graph_import(g, gd))) {

@@ -256,6 +256,26 @@ static void recursion_stays_a_call(void **state)
     trn_graph_free(g);
 }
 
+#define ZEROS(n) "tensor { dtype: DT_DOUBLE tensor_shape { dim { size: " n " } } } "
+#define F_ZEROS(name, sig, value)                                                                                      \
+    FUNC(name, sig RET("r", "DT_DOUBLE"),                                                                              \
+         "node_def { name: 'k' op: 'Const' attr { key: 'dtype' value { type: DT_DOUBLE } } "                           \
+         "attr { key: 'value' value { " value "} } } " IS("r", "k:output:0"))
+
+/* Every function alone may ask for a GiB of constants, but not all those that are inlined here together. */
+static void constants_of_all_bodies_are_bounded(void **state)
+{
+    trn_graph *g = graph_of(F_ZEROS("some", "", ZEROS("1000")) F_ZEROS("most", "", ZEROS("134217728"))
+                                N_PLACEHOLDER("x") "node { name: 'a' op: 'some' } node { name: 'b' op: 'most' input: '^a' }");
+    assert_fails(TRN_RESOURCE_EXHAUSTED, trn_graph_lower(g), "'most': constants need 1073741824 bytes");
+    trn_graph_free(g);
+    /* nor through the default of an attr */
+    g = graph_of(F_ZEROS("own", "attr { name: 'v' type: 'tensor' default_value { " ZEROS("150000000") "} } ", "placeholder: 'v' ")
+                 "node { name: 'a' op: 'own' }");
+    assert_fails(TRN_RESOURCE_EXHAUSTED, trn_graph_lower(g), "'own', attr v: constants need 1200000000 bytes");
+    trn_graph_free(g);
+}
+
 static void explosions_are_refused(void **state)
 {
     /* 40 functions that call the next one twice */
@@ -452,6 +472,7 @@ int main(void)
         cmocka_unit_test(inlines_calls),
         cmocka_unit_test(calls_wait_and_are_waited_for),
         cmocka_unit_test(recursion_stays_a_call),
+        cmocka_unit_test(constants_of_all_bodies_are_bounded),
         cmocka_unit_test(explosions_are_refused),
         cmocka_unit_test(colocation_follows),
         cmocka_unit_test(lowers_if),

@@ -1,4 +1,6 @@
 #include "graph_util.h"
+#include "proto/pb.h"
+#include "tensor/tensor.h"
 
 #include <time.h>
 
@@ -90,6 +92,27 @@ static void refuses_bad_graphs(void **state)
         assert_int_equal(g->n, 0);
         trn_graph_free(g);
     }
+}
+
+/* What came in a few bytes goes to the next task in a few bytes. */
+static void exports_fills_as_fills(void **state)
+{
+    trn_graph *g = graph_of("node { name: 'a' op: 'Const' attr { key: 'dtype' value { type: DT_DOUBLE } } attr { key: 'value' "
+                            "value { tensor { dtype: DT_DOUBLE tensor_shape { dim { size: 1000000 } } double_val: 3 double_val: "
+                            "1 } } } }");
+    trn_arena *a = trn_arena_new();
+    size_t n;
+    Tensorflow__GraphDef *gd = trn_graph_export(a, g);
+    (void)trn_pb_pack_arena(a, &n, &gd->base);
+    assert_true(n < 200);
+    trn_graph *h = trn_graph_new(NULL);
+    assert_ok(trn_graph_import(h, gd));
+    const trn_tensor *t = trn_attr_tensor(&node_of(h, "a")->n, "value");
+    assert_int_equal(t->count, 1000000);
+    assert_true(TRN_DATA(t, double)[0] == 3 && TRN_DATA(t, double)[1] == 1 && TRN_DATA(t, double)[999999] == 1);
+    trn_graph_free(h);
+    trn_arena_free(a);
+    trn_graph_free(g);
 }
 
 static void refuses_absurd_sizes(void **state)
@@ -515,6 +538,7 @@ int main(void)
         cmocka_unit_test(imports_edges_types_and_defaults),
         cmocka_unit_test(extends_all_or_nothing),
         cmocka_unit_test(refuses_bad_graphs),
+        cmocka_unit_test(exports_fills_as_fills),
         cmocka_unit_test(refuses_absurd_sizes),
         cmocka_unit_test(takes_odd_but_legal_graphs),
         cmocka_unit_test(takes_loops),

@@ -282,6 +282,62 @@ static void handles(void **state)
     trn_tensor_unref(t);
 }
 
+/* A message of a few bytes makes a tensor that we can also send: what we write, we can read. */
+static void many_from_few(void **state)
+{
+    static const trn_dtype types[] = {TRN_RESOURCE, TRN_STRING};
+    for (size_t i = 0; i < TRN_COUNTOF(types); i++) {
+        trn_arena *a = trn_arena_new();
+        trn_tensor *t, *back;
+        assert_null(trn_tensor_from_pb(&t, proto(a, types[i], 2, (int64_t[]){1024, 1024})));
+        size_t n;
+        uint8_t *p = trn_pb_pack_arena(a, &n, &trn_tensor_to_pb(a, t)->base);
+        back = decode(p, n);
+        assert_true(trn_shape_eq(&back->shape, &t->shape));
+        if (types[i] == TRN_RESOURCE)
+            assert_true(n < 64);
+        trn_tensor_unref(back);
+        trn_tensor_unref(t);
+        trn_arena_free(a);
+    }
+}
+
+static void short_form(void **state)
+{
+    trn_shape shape = trn_shape_of(2, (int64_t)300, (int64_t)7);
+    for (trn_dtype d = TRN_INVALID; d < TRN_DTYPE_END; d++) {
+        if (!trn_dtype_size(d) || !trn_dtype_is_plain(d))
+            continue;
+        size_t size = trn_dtype_size(d), n, full;
+        trn_tensor *t, *back;
+        assert_null(trn_tensor_new(&t, d, &shape));
+        for (size_t distinct = 1; distinct <= 2100; distinct += distinct == 3 ? 2097 : 1) {
+            for (size_t i = 0; i < (size_t)t->count * size; i++) /* negative numbers among them */
+                ((uint8_t *)t->data)[i] = d == TRN_BOOL ? (TRN_MIN(i, distinct - 1) & 1)
+                                                        : (uint8_t)(250 - 77 * TRN_MIN(i / size, distinct - 1) - i % size);
+            trn_arena *a = trn_arena_new();
+            (void)trn_pb_pack_arena(a, &full, &trn_tensor_to_pb(a, t)->base);
+            uint8_t *p = trn_pb_pack_arena(a, &n, &trn_tensor_to_pb_short(a, t)->base);
+            if (distinct <= 3 ? n > 64 : n != full)
+                fail_msg("%s, %zu values: %zu bytes (%zu in full)", trn_dtype_name(d), distinct, n, full);
+            back = decode(p, n);
+            assert_int_equal(back->dtype, d);
+            assert_true(trn_shape_eq(&back->shape, &shape));
+            assert_memory_equal(back->data, t->data, (size_t)t->count * size);
+            trn_tensor_unref(back);
+            trn_arena_free(a);
+        }
+        trn_tensor_unref(t);
+    }
+    /* small ones stay as they are */
+    trn_arena *a = trn_arena_new();
+    trn_tensor *t;
+    assert_null(trn_tensor_from_pb(&t, proto(a, TRN_FLOAT, 1, (int64_t[]){4})));
+    assert_int_equal(trn_tensor_to_pb_short(a, t)->tensor_content.len, 16);
+    trn_tensor_unref(t);
+    trn_arena_free(a);
+}
+
 /* Every golden message cut short or with one bit flipped: an error or a tensor, never a crash (the sanitizers look). */
 static void broken_bytes(void **state)
 {
@@ -315,6 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden), cmocka_unit_test(refused), cmocka_unit_test(bools_are_bools),
         cmocka_unit_test(shapes), cmocka_unit_test(handles), cmocka_unit_test(broken_bytes),
+        cmocka_unit_test(many_from_few), cmocka_unit_test(short_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

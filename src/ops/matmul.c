@@ -45,8 +45,8 @@ static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g)
     }
     /* Every piece packs the other matrix for itself: few pieces, and a thread's waking up must be worth it. */
     int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n;
-    int64_t least = 524288 / (g->k * 2 * TRN_MIN(g->m, g->n)) + 1, unit = rows ? 48 : 64;
-    int64_t grain = TRN_MAX(TRN_MAX(least, unit), (n / (threads * 2) + unit - 1) / unit * unit);
+    int64_t least = 524288 / (g->k * 2 * TRN_MIN(g->m, g->n)) + 1, tile = rows ? 6 : 16, parts = threads * 2;
+    int64_t grain = TRN_MAX(TRN_MAX(least, tile * 4), ((n + parts - 1) / parts + tile - 1) / tile * tile);
     trn_k_for(k, n, threads > 1 ? grain : n, rows ? gemm_rows : gemm_cols, &j);
     return j.failed ? trn_err_oom() : TRN_OK;
 }

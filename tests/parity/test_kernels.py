@@ -6,3 +6,11 @@ def test_kernels_agree_with_tensorflow():
     n, bad, ops = kernels.run(quick=True)
     assert not bad, "\n".join("%s\n  %s" % b for b in bad[:10])
     assert n > 1000 and len(ops) > 50
+
+
+def test_convolutions_without_onednn(monkeypatch):
+    """The code that stands in for the library, on the same cases."""
+    monkeypatch.setenv("TRAINERA_ONEDNN", "0")
+    n, bad, _ = kernels.run(quick=True, only="Conv")
+    assert not bad, "\n".join("%s\n  %s" % b for b in bad[:10])
+    assert n > 500

@@ -64,7 +64,7 @@ static void array_free(trn_resource *r)
     free(a);
 }
 
-static const trn_restype array_type = {.name = "TensorArray", .free = array_free};
+static const trn_restype array_type = {.name = "TensorArray", .handle = "tensorflow::TensorArray", .free = array_free};
 
 static trn_err resize_locked(array *a, int64_t n)
 {

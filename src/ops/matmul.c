@@ -125,7 +125,56 @@ static trn_err sh_matmul(trn_shctx *s)
     return TRN_OK;
 }
 
-static trn_err batch_matmul(trn_kctx *k, bool broadcast)
+typedef struct batch_job {
+    const trn_bcast *c;
+    trn_dtype t;
+    int64_t size, na, nb, ny;
+    const char *a, *b;
+    char *y;
+    trn_gemm_args g;
+    _Atomic bool failed;
+} batch_job;
+
+static trn_gemm_args batch_at(const batch_job *j, int64_t i)
+{
+    int64_t ao = 0, bo = 0, rest = i;
+    for (int d = j->c->rank - 1; d >= 0; d--) {
+        ao += rest % j->c->dim[d] * j->c->sa[d];
+        bo += rest % j->c->dim[d] * j->c->sb[d];
+        rest /= j->c->dim[d];
+    }
+    trn_gemm_args g = j->g;
+    g.a = j->a + ao * j->na * j->size;
+    g.b = j->b + bo * j->nb * j->size;
+    g.c = j->y + i * j->ny * j->size;
+    return g;
+}
+static void batch_part(void *arg, int64_t lo, int64_t hi)
+{
+    batch_job *j = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        trn_gemm_args g = batch_at(j, i);
+        if (!trn_gemm(j->t, &g))
+            j->failed = true;
+    }
+}
+
+/* Halves as float, bytes as int32; everything else as it is. */
+static trn_err computable(trn_tensor **out, const trn_tensor *x)
+{
+    if (trn_is_half(x->dtype))
+        return widened(out, x);
+    if (x->dtype != TRN_INT8 && x->dtype != TRN_UINT8) {
+        *out = trn_tensor_ref(x);
+        return TRN_OK;
+    }
+    TRN_TRY(trn_tensor_new(out, TRN_INT32, &x->shape));
+    for (int64_t i = 0; i < x->count; i++)
+        TRN_DATA_MUT(*out, int32_t)[i] = (int32_t)trn_int_at(x, i);
+    return TRN_OK;
+}
+
+static trn_err batch_matmul(trn_kctx *k, bool broadcast, trn_dtype to)
 {
     const trn_tensor *a = trn_in(k, 0), *b = trn_in(k, 1);
     bool ta = trn_attr_bool(k->node, "adj_x"), tb = trn_attr_bool(k->node, "adj_y");
@@ -147,53 +196,49 @@ static trn_err batch_matmul(trn_kctx *k, bool broadcast)
     int64_t count;
     TRN_TRY(trn_count_checked(&count, &s));
     trn_tensor *y, *wa = NULL, *wb = NULL, *wy = NULL;
-    TRN_TRY(trn_out_new(&y, k, 0, a->dtype, &s));
+    TRN_TRY(trn_out_new(&y, k, 0, to, &s));
     if (!count)
         return TRN_OK;
-    trn_dtype t = a->dtype;
-    trn_err e = TRN_OK;
-    const char *pa = a->data, *pb = b->data;
-    char *py = y->data;
-    if (trn_is_half(t)) {
-        e = widened(&wa, a);
-        if (!e)
-            e = widened(&wb, b);
-        if (!e)
-            e = trn_tensor_new(&wy, TRN_FLOAT, &s);
-        if (!e) {
-            pa = wa->data;
-            pb = wb->data;
-            py = wy->data;
-        }
-        t = TRN_FLOAT;
+    trn_err e = computable(&wa, a);
+    if (!e)
+        e = computable(&wb, b);
+    if (!e && trn_is_half(to))
+        e = trn_tensor_new(&wy, TRN_FLOAT, &s);
+    else if (!e)
+        wy = trn_tensor_ref(y);
+    if (!e) {
+        batch_job j = {.c = &c, .t = wa->dtype, .size = (int64_t)trn_dtype_size(wa->dtype), .na = ma.rows * ma.cols, .nb = mb.rows * mb.cols,
+                       .ny = ma.rows * mb.cols, .a = wa->data, .b = wb->data, .y = wy->data};
+        j.g = (trn_gemm_args){.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols, .conj_a = ta, .conj_b = tb};
+        int64_t batches = count / j.ny, work = j.ny * TRN_MAX(ma.cols, (int64_t)1) * 2;
+        if (ma.cols && (batches >= 2 * trn_k_threads(k) || work < 524288)) /* whole products are divided among threads */
+            trn_k_for(k, batches, 524288 / work + 1, batch_part, &j);
+        else
+            for (int64_t i = 0; i < batches && !e; i++) {
+                trn_gemm_args g = batch_at(&j, i);
+                e = gemm(k, j.t, &g);
+            }
+        if (j.failed)
+            e = trn_err_oom();
     }
-    int64_t size = (int64_t)trn_dtype_size(t), na = ma.rows * ma.cols, nb = mb.rows * mb.cols, ny = ma.rows * mb.cols, batches = count / ny;
-    int64_t at[TRN_MAX_RANK] = {0}, ao = 0, bo = 0;
-    for (int64_t i = 0; i < batches && !e; i++) {
-        trn_gemm_args g = {.m = ma.rows, .n = mb.cols, .k = ma.cols, .ars = ma.rs, .acs = ma.cs, .brs = mb.rs, .bcs = mb.cs, .ldc = mb.cols, .conj_a = ta, .conj_b = tb};
-        g.a = pa + ao * na * size;
-        g.b = pb + bo * nb * size;
-        g.c = py + i * ny * size;
-        e = gemm(k, t, &g);
-        for (int d = c.rank - 1; d >= 0; d--) {
-            ao += c.sa[d];
-            bo += c.sb[d];
-            if (++at[d] < c.dim[d])
-                break;
-            ao -= c.sa[d] * c.dim[d];
-            bo -= c.sb[d] * c.dim[d];
-            at[d] = 0;
-        }
-    }
-    if (wy && !e)
+    if (!e && wy != y)
         trn_narrow(y->data, TRN_DATA(wy, float), y->dtype, y->count);
     trn_tensor_unref(wa);
     trn_tensor_unref(wb);
     trn_tensor_unref(wy);
     return e;
 }
-static trn_err k_batch_matmul(trn_kctx *k) { return batch_matmul(k, false); }
-static trn_err k_batch_matmul_v2(trn_kctx *k) { return batch_matmul(k, true); }
+static trn_err k_batch_matmul(trn_kctx *k) { return batch_matmul(k, false, trn_in(k, 0)->dtype); }
+static trn_err k_batch_matmul_v2(trn_kctx *k) { return batch_matmul(k, true, trn_in(k, 0)->dtype); }
+/* One type throughout, or bytes that give int32, as TensorFlow's CPU kernels have it. */
+static trn_err k_batch_matmul_v3(trn_kctx *k)
+{
+    trn_dtype a = trn_in(k, 0)->dtype, b = trn_in(k, 1)->dtype, to = trn_attr_type(k->node, "Tout");
+    bool bytes = (a == TRN_INT8 || a == TRN_UINT8) && (b == TRN_INT8 || b == TRN_UINT8) && to == TRN_INT32;
+    if (!bytes && (a != b || a != to))
+        return trn_errorf(TRN_UNIMPLEMENTED, "%s times %s to %s", trn_dtype_name(a), trn_dtype_name(b), trn_dtype_name(to));
+    return batch_matmul(k, true, to);
+}
 static trn_err sh_batch_matmul(trn_shctx *s)
 {
     const trn_shape *a = &s->in[0], *b = &s->in[1];
@@ -261,6 +306,10 @@ const trn_op trn_ops_matmul[] = {
     {"BatchMatMul", "x:T, y:T -> output:T; T:float|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", sh_batch_matmul, k_batch_matmul, TRN_OP_HEAVY},
     {"BatchMatMulV2", "x:T, y:T -> output:T; T:float|i16|i32|i64|c64|c128, adj_x:bool=false, adj_y:bool=false", sh_batch_matmul, k_batch_matmul_v2,
      TRN_OP_HEAVY},
+    {"BatchMatMulV3",
+     "x:Ta, y:Tb -> output:Tout; Ta:float|i8|u8|i16|i32|i64|c64|c128, Tb:float|i8|u8|i16|i32|i64|c64|c128, Tout:float|i16|i32|i64|c64|c128, adj_x:bool=false, "
+     "adj_y:bool=false",
+     sh_batch_matmul, k_batch_matmul_v3, TRN_OP_HEAVY},
     {"_FusedMatMul",
      "a:T, b:T, args:num_args*T -> product:T; transpose_a:bool=false, transpose_b:bool=false, T:f16|bf16|f32, num_args:int>=0, "
      "fused_ops:list(string)=[], epsilon:float=0.0001, leakyrelu_alpha:float=0.2",

@@ -1,5 +1,6 @@
 """Matrix products."""
 import numpy as np
+import tensorflow as tf
 
 from cases_math import rand
 from kernels import Case as C
@@ -22,3 +23,11 @@ def cases_matmul(rng, quick):
         for x, y in (((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (4, 2)), ((0, 3, 4), (0, 4, 5))):
             yield C("BatchMatMulV2", [rand(rng, t, x, -3, 3), rand(rng, t, y, -3, 3)], adj_x=False, adj_y=False, tol=1e-4, atol=1e-4)
         yield C("BatchMatMul", [rand(rng, t, (2, 4, 3), -3, 3), rand(rng, t, (2, 5, 4), -3, 3)], adj_x=True, adj_y=True, tol=1e-4, atol=1e-4)
+    for t in TYPES:
+        for x, y in (((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((40, 5, 6), (1, 6, 7)), ((2, 3, 0), (2, 0, 5))):
+            yield C("BatchMatMulV3", [rand(rng, t, x, -3, 3), rand(rng, t, y, -3, 3)], Tout=tf.as_dtype(t), tol=1e-4, atol=1e-4)
+    for x, y in (((40, 20, 30), (40, 30, 10)), ((9, 70, 60), (9, 60, 80))):
+        yield C("BatchMatMulV2", [rand(rng, np.float32, x, -1, 1), rand(rng, np.float32, y, -1, 1)], tol=1e-5, atol=1e-5)
+    for ta in (np.int8, np.uint8):
+        for tb in (np.int8, np.uint8):
+            yield C("BatchMatMulV3", [rand(rng, ta, (2, 3, 4), -100, 100), rand(rng, tb, (2, 4, 5), -100, 100)], Tout=tf.int32)

@@ -23,9 +23,10 @@
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
     X(trn_ops_example)                                                                                                 \
+    X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
-    X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_image)                                                                                                 \
+    X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \

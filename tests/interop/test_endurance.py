@@ -31,6 +31,17 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def nothing_left(t, fds):
+    """A task has no step, session or graph and at most `fds` descriptors, as soon as the last goodbyes have been heard: nobody waits for them."""
+    end = time.monotonic() + 5
+    while True:
+        left, n = {k: v for k, v in metrics(t.address).items() if k in LEFT and v != 0}, descriptors(t.proc.pid)
+        if not left and n <= fds:
+            return
+        assert time.monotonic() < end, f"{t.job}/{t.index}: {left}, {n} descriptors, {fds} expected"
+        time.sleep(0.1)
+
+
 class Watch(threading.Thread):
     """Samples what the tasks have in memory until told to stop."""
 
@@ -73,7 +84,7 @@ def count(c, total, by_tensorflow):
     targets = [c.target("worker", i) for i in range(2)]
     first = subprocess.run([COUNTERBENCH, "--steps=100", *targets], capture_output=True, text=True, timeout=60)  # makes the variable
     assert first.returncode == 0, first.stderr
-    before = [(metrics(t.address), descriptors(t.proc.pid)) for t in c.tasks]
+    before = [descriptors(t.proc.pid) for t in c.tasks]
     watch = Watch(c.tasks)
     watch.start()
     start = time.monotonic()
@@ -93,17 +104,8 @@ def count(c, total, by_tensorflow):
     check = json.loads(subprocess.run([COUNTERBENCH, "--steps=1", "--keep", targets[0]], capture_output=True, text=True, timeout=60).stdout)
     assert check["total"] == total + 1, "an increment was lost, or counted twice"
 
-    # What is left behind: nothing, as soon as the last goodbyes have been heard.
-    for t, (m, fds) in zip(c.tasks, before):
-        end = time.monotonic() + 5
-        while True:
-            left = {k: v for k, v in metrics(t.address).items() if k in LEFT and v != 0}
-            # Connections between tasks stay; a task may have opened one more to another since.
-            more = descriptors(t.proc.pid) - fds
-            if not left and more <= 2:
-                break
-            assert time.monotonic() < end, f"{t.job}/{t.index}: {left}, {more} more descriptors"
-            time.sleep(0.1)
+    for t, fds in zip(c.tasks, before):
+        nothing_left(t, fds + 2)  # connections between tasks stay; a task may have opened one more to another since
     growth = watch.growth()
     print(f"{total} steps in {secs:.0f} s ({total / secs:.0f}/s, {out['steps_per_s']:.0f}/s of them from C); resident MB at the end "
           f"{[round(x / MB, 1) for x in watch.samples[-1]]}, growth {[round(x / MB, 2) for x in growth]}")
@@ -131,10 +133,8 @@ def test_sessions_come_and_go(cluster):
     for i in range(16):
         subprocess.run([COUNTERBENCH, "--clients=20", "--steps=100", c.target("worker", 0), c.target("worker", 1)], check=True, capture_output=True, timeout=60)
         sizes.append([(rss(t.proc.pid), descriptors(t.proc.pid)) for t in c.tasks])
-    for t, (bytes_1, fds_1), (bytes_2, fds_2) in zip(c.tasks, sizes[7], sizes[15]):
-        m = metrics(t.address)
-        assert {k: m[k] for k in LEFT} == dict.fromkeys(LEFT, 0), f"{t.job}/{t.index}"
-        assert fds_2 <= fds_1 + 1, f"{t.job}/{t.index}"
+    for t, (bytes_1, fds_1), (bytes_2, _) in zip(c.tasks, sizes[7], sizes[15]):
+        nothing_left(t, fds_1 + 1)
         if not SANITIZED:
             assert bytes_2 - bytes_1 < MB, f"{t.job}/{t.index}: 160 sessions cost {(bytes_2 - bytes_1) / MB:.1f} MB"
 

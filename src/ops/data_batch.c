@@ -16,7 +16,6 @@ typedef struct batch_it {
     bool over;
     int n, cap;
     trn_elem **e; /* gathered so far */
-    int64_t skip; /* Window: elements still to be left out */
 } batch_it;
 
 static void forget(batch_it *it, int n)
@@ -221,16 +220,48 @@ static trn_err padded_batch_dataset(trn_kctx *k)
 
 /* ---- Window ------------------------------------------------------------------------------------------------------- */
 
+typedef struct window_it {
+    trn_it it;
+    bool over;
+    int n, cap;
+    struct { /* an element, or what its input failed with: the window that has it fails, the others do not */
+        trn_elem *e;
+        trn_err err;
+    } *v;
+    int64_t skip; /* elements still to be left out */
+} window_it;
+
+static void window_forget(window_it *it, int n)
+{
+    for (int i = 0; i < n; i++) {
+        trn_elem_free(it->v[i].e);
+        trn_err_free(it->v[i].err);
+    }
+    memmove(it->v, it->v + n, (size_t)(it->n - n) * sizeof *it->v);
+    it->n -= n;
+}
+
+static void window_stop(trn_it *it_)
+{
+    window_it *it = (window_it *)it_;
+    if (it->n)
+        window_forget(it, it->n);
+    free(it->v);
+}
+
 /* Component by component a dataset of the elements of one window. */
-static trn_err make_window(trn_elem **out, const batch *b, trn_elem *const *e, int n)
+static trn_err make_window(trn_elem **out, const batch *b, const window_it *it)
 {
     const trn_ds *in = b->d.in[0];
-    int count = 1 + (n - 1) / (int)TRN_MIN(b->stride, INT32_MAX);
+    int count = 1 + (it->n - 1) / (int)b->stride;
+    for (int i = 0; i < count; i++)
+        if (it->v[i * b->stride].err)
+            return trn_err_copy(it->v[i * b->stride].err);
     trn_elem *w = trn_elem_new(b->d.n);
     for (int c = 0; c < w->n; c++) {
         trn_elem **part = trn_xalloc((size_t)count * sizeof *part);
         for (int i = 0; i < count; i++)
-            part[i] = trn_elem_of(&e[i * b->stride]->t[c], 1);
+            part[i] = trn_elem_of(&it->v[i * b->stride].e->t[c], 1);
         trn_ds *d;
         trn_err err = trn_data_memory(&d, part, count, 1, &in->types[c], &in->shapes[c]);
         if (!err)
@@ -246,17 +277,17 @@ static trn_err make_window(trn_elem **out, const batch *b, trn_elem *const *e, i
 
 static trn_ds_do window_next(trn_it *it_, trn_act *a, trn_ds_why why)
 {
-    batch_it *it = (batch_it *)it_;
+    window_it *it = (window_it *)it_;
     const batch *b = (batch *)it_->d;
     int64_t target = (b->n - 1) * b->stride + 1;
     if (why == TRN_DS_ENDED)
         it->over = true;
-    if (why == TRN_DS_GOT) {
+    if (why == TRN_DS_GOT || why == TRN_DS_ERROR) {
+        TRN_PUSH(it->v, it->n, it->cap, (typeof(*it->v)){trn_act_take(a), a->err});
+        a->err = TRN_OK;
         if (it->skip > 0) {
             it->skip--;
-            trn_elem_free(trn_act_take(a));
-        } else {
-            TRN_PUSH(it->e, it->n, it->cap, trn_act_take(a));
+            window_forget(it, 1); /* it is the only one */
         }
     }
     if (!it->over && it->n < target)
@@ -264,9 +295,9 @@ static trn_ds_do window_next(trn_it *it_, trn_act *a, trn_ds_why why)
     if (it->n == 0 || (b->drop_remainder && it->n < target))
         return TRN_DS_END;
     trn_elem *w = NULL;
-    trn_err err = make_window(&w, b, it->e, it->n);
+    trn_err err = make_window(&w, b, it);
     it->skip = TRN_MAX(b->shift - it->n, 0);
-    forget(it, (int)TRN_MIN(b->shift, it->n));
+    window_forget(it, (int)TRN_MIN(b->shift, it->n));
     return err ? trn_act_fail(a, err) : trn_act_give(a, w);
 }
 
@@ -282,7 +313,8 @@ static int64_t window_count(const trn_ds *d)
     return n / b->shift + (n % b->shift != 0);
 }
 
-static const trn_ds_op window_op = {"WindowDataset", sizeof(batch_it), batch_free, trn_it_start_in, window_next, NULL, batch_stop, window_count};
+static const trn_ds_op window_op = {"WindowDataset", sizeof(window_it), batch_free, trn_it_start_in, window_next, NULL, window_stop, window_count,
+                                    .catches = true};
 
 static trn_err window_dataset(trn_kctx *k)
 {
@@ -354,7 +386,18 @@ static trn_ds_do unbatch_next(trn_it *it_, trn_act *a, trn_ds_why why)
 
 static void unbatch_stop(trn_it *it) { trn_elem_free(((unbatch_it *)it)->e); }
 
-static const trn_ds_op unbatch_op = {"UnbatchDataset", sizeof(unbatch_it), NULL, trn_it_start_in, unbatch_next, NULL, unbatch_stop};
+static int64_t unbatch_count(const trn_ds *d)
+{
+    int64_t n = trn_ds_count(d->in[0]), size = -1, r;
+    for (int i = 0; i < d->in[0]->n; i++)
+        if (d->in[0]->shapes[i].rank > 0 && d->in[0]->shapes[i].dim[0] > 0)
+            size = d->in[0]->shapes[i].dim[0];
+    if (n < 0)
+        return n;
+    return size < 0 ? TRN_DS_UNKNOWN : __builtin_mul_overflow(n, size, &r) ? INT64_MAX : r;
+}
+
+static const trn_ds_op unbatch_op = {"UnbatchDataset", sizeof(unbatch_it), NULL, trn_it_start_in, unbatch_next, NULL, unbatch_stop, unbatch_count};
 
 static trn_err unbatch_dataset(trn_kctx *k)
 {
@@ -447,8 +490,9 @@ static trn_err sparse_tensor_slice_dataset(trn_kctx *k)
     for (int64_t d = 0; d < rank; d++)
         TRN_CHECK_ARG(size[d] >= 0, "dense_shape[%lld] is negative", (long long)d);
     for (int64_t i = 0; i < v->count; i++) {
-        TRN_CHECK_ARG(x[i * rank] >= row, "The SparseTensor must be ordered in the batch dimension; handling arbitrarily ordered input is not currently "
-                                          "supported.");
+        if (x[i * rank] < row)
+            return trn_errorf(TRN_UNIMPLEMENTED,
+                              "The SparseTensor must be ordered in the batch dimension; handling arbitrarily ordered input is not currently supported.");
         row = x[i * rank];
         for (int64_t d = 0; d < rank; d++)
             TRN_CHECK_ARG(x[i * rank + d] >= 0 && x[i * rank + d] < size[d], "index %lld of entry %lld is out of bounds", (long long)d, (long long)i);
@@ -483,6 +527,7 @@ const trn_op trn_ops_data_batch[] = {
      trn_sh_dataset, padded_batch_dataset, DS_FLAGS},
     {"WindowDataset", "input_dataset:var, size:i64, shift:i64, stride:i64, drop_remainder:bool -> handle:var; " DS_OUT DS_META, trn_sh_dataset,
      window_dataset, DS_FLAGS},
+    {"ExperimentalUnbatchDataset", "input_dataset:var -> handle:var; " DS_OUT, trn_sh_dataset, unbatch_dataset, DS_FLAGS},
     {"UnbatchDataset", "input_dataset:var -> handle:var; " DS_OUT DS_META, trn_sh_dataset, unbatch_dataset, DS_FLAGS},
     {"SparseTensorSliceDataset", "indices:i64, values:Tvalues, dense_shape:i64 -> handle:var; Tvalues:any", trn_sh_dataset, sparse_tensor_slice_dataset,
      TRN_OP_CHEAP | TRN_OP_STATEFUL},

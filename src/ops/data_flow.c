@@ -497,6 +497,103 @@ static trn_err zip_dataset(trn_kctx *k)
     return trn_data_out(k, d, err);
 }
 
+/* ---- DirectedInterleave: input 0 says which of the others is next ------------------------------------------------ */
+
+typedef struct directed_it {
+    trn_it it;
+    trn_it **in; /* NULL: at its end */
+    int active, at;
+    bool choosing, over;
+} directed_it;
+
+static trn_err directed_start(trn_it *it_)
+{
+    directed_it *it = (directed_it *)it_;
+    TRN_TRY(trn_it_start_in(it_));
+    it->active = it_->d->n_in - 1;
+    it->in = trn_xalloc((size_t)it_->d->n_in * sizeof *it->in);
+    for (int i = 1; i < it_->d->n_in; i++)
+        TRN_TRY(trn_it_new(&it->in[i], it_->d->in[i], it_->root));
+    return TRN_OK;
+}
+
+static void directed_stop(trn_it *it_)
+{
+    directed_it *it = (directed_it *)it_;
+    for (int i = 1; it->in && i < it_->d->n_in; i++)
+        trn_it_drop(it->in[i]);
+    free(it->in);
+}
+
+static trn_ds_do directed_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    directed_it *it = (directed_it *)it_;
+    if (why == TRN_DS_GOT && !it->choosing)
+        return TRN_DS_GIVE;
+    if (why == TRN_DS_GOT) {
+        int64_t i = a->elem->t[0]->count == 1 ? TRN_DATA(a->elem->t[0], int64_t)[0] : -1;
+        if (i < 0 || i >= it_->d->n_in - 1)
+            return trn_act_fail(a, TRN_BAD("Selector index out of range: %lld >= %d", (long long)i, it_->d->n_in - 1));
+        it->at = (int)i + 1;
+        if (it->in[it->at]) {
+            it->choosing = false;
+            return trn_act_pull_on(a, it->in[it->at]);
+        }
+    } else if (why == TRN_DS_ENDED && it->choosing) {
+        it->over = true;
+    } else if (why == TRN_DS_ENDED) {
+        trn_it_drop(it->in[it->at]);
+        it->in[it->at] = NULL;
+        it->over = --it->active == 0 || ((counted *)it_->d)->flag;
+    }
+    if (it->over)
+        return TRN_DS_END;
+    it->choosing = true;
+    return trn_act_pull_on(a, it_->in);
+}
+
+static int64_t directed_count(const trn_ds *d)
+{
+    for (int i = 1; i < d->n_in; i++)
+        if (trn_ds_count(d->in[i]) == TRN_DS_INFINITE)
+            return TRN_DS_INFINITE;
+    return TRN_DS_UNKNOWN;
+}
+
+static const trn_ds_op directed_op = {"DirectedInterleaveDataset", sizeof(directed_it), NULL, directed_start, directed_next, NULL, directed_stop, directed_count};
+
+static trn_err directed_args(trn_ds **in, trn_kctx *k)
+{
+    for (int i = 0; i < k->n_in; i++)
+        TRN_TRY(trn_ds_in(&in[i], trn_in(k, i)));
+    TRN_CHECK_ARG(in[0]->n == 1 && in[0]->types[0] == TRN_INT64, "The selector input must be a dataset of scalar int64 elements.");
+    for (int i = 2; i < k->n_in; i++) {
+        TRN_CHECK_ARG(in[i]->n == in[1]->n, "All inputs must have the same output_dtypes. First input has %d components, input %d has %d", in[1]->n, i - 1, in[i]->n);
+        for (int c = 0; c < in[1]->n; c++)
+            TRN_CHECK_ARG(in[i]->types[c] == in[1]->types[c], "All inputs must have the same output_dtypes. Component %d of input %d is %s", c, i - 1,
+                          trn_dtype_name(in[i]->types[c]));
+    }
+    return TRN_OK;
+}
+
+static trn_err directed_interleave_dataset(trn_kctx *k)
+{
+    trn_ds **in = trn_xalloc(((size_t)k->n_in + 1) * sizeof *in);
+    counted *d = NULL;
+    trn_err err = directed_args(in, k);
+    if (!err)
+        err = trn_ds_new(&d, &directed_op, sizeof *d, in, k->n_in);
+    if (!err) {
+        d->flag = trn_attr_bool(k->node, "stop_on_empty_dataset");
+        trn_ds_elem_is(&d->d, in[1]->n, in[1]->types, in[1]->shapes);
+        for (int i = 2; i < k->n_in; i++)
+            for (int c = 0; c < d->d.n; c++)
+                d->d.shapes[c] = both_shapes(&d->d.shapes[c], &in[i]->shapes[c]);
+    }
+    free(in);
+    return trn_data_out(k, d, err);
+}
+
 /* ---- Cache, in memory --------------------------------------------------------------------------------------------- */
 
 /* What all walks over a cached dataset share; as a resource for CacheDatasetV2. Filled by the first walk that gets to the end. */
@@ -713,6 +810,10 @@ const trn_op trn_ops_data_flow[] = {
      shard_dataset, DS_FLAGS},
     {"ConcatenateDataset", "input_dataset:var, another_dataset:var -> handle:var; " DS_OUT DS_META, trn_sh_dataset, concatenate_dataset, DS_FLAGS},
     {"ZipDataset", "input_datasets:N*var -> handle:var; " DS_OUT ", N:int>=1" DS_META, trn_sh_dataset, zip_dataset, DS_FLAGS},
+    {"DirectedInterleaveDataset", "selector_input_dataset:var, data_input_datasets:N*var -> handle:var; " DS_OUT ", N:int>=1, stop_on_empty_dataset:bool=false",
+     trn_sh_dataset, directed_interleave_dataset, DS_FLAGS},
+    {"ExperimentalDirectedInterleaveDataset", "selector_input_dataset:var, data_input_datasets:N*var -> handle:var; " DS_OUT ", N:int>=1", trn_sh_dataset,
+     directed_interleave_dataset, DS_FLAGS},
     {"CacheDataset", "input_dataset:var, filename:str -> handle:var; " DS_OUT DS_META, trn_sh_dataset, cache_dataset, DS_FLAGS},
     {"CacheDatasetV2", "input_dataset:var, filename:str, cache:res -> handle:var; " DS_OUT DS_META, trn_sh_dataset, cache_dataset,
      TRN_OP_CHEAP | TRN_OP_STATEFUL},
@@ -731,13 +832,20 @@ const trn_op trn_ops_data_flow[] = {
     SAME("PrivateThreadPoolDataset", ", num_threads:i64", DS_OUT),
     SAME("ExperimentalPrivateThreadPoolDataset", ", num_threads:i64", DS_OUT),
     SAME("AssertNextDataset", ", transformations:str", DS_OUT),
+    SAME("ExperimentalAssertNextDataset", ", transformations:str", DS_OUT),
+    SAME("RewriteDataset", ", rewrite_name:str", DS_OUT),
     SAME("NonSerializableDataset", "", DS_OUT),
+    SAME("ExperimentalNonSerializableDataset", "", DS_OUT),
+    SAME("ExperimentalLatencyStatsDataset", ", tag:str", DS_OUT),
+    SAME("ExperimentalBytesProducedStatsDataset", ", tag:str", DS_OUT),
     SAME("FinalizeDataset", "", "has_captured_ref:bool=false, " DS_OUT),
     SAME("LatencyStatsDataset", ", tag:str", DS_OUT),
     SAME("BytesProducedStatsDataset", ", tag:str", DS_OUT),
     {"WrapDatasetVariant", "input_handle:var -> output_handle:var", trn_sh_dataset, same_dataset, DS_FLAGS},
     {"UnwrapDatasetVariant", "input_handle:var -> output_handle:var", trn_sh_dataset, same_dataset, DS_FLAGS},
     {"GetOptions", "input_dataset:var -> serialized_options:str", trn_sh_dataset, get_options, DS_FLAGS},
+    {"ExperimentalIgnoreErrorsDataset", "input_dataset:var -> handle:var; " DS_OUT ", log_warning:bool=false", trn_sh_dataset, ignore_errors_dataset,
+     DS_FLAGS},
     {"IgnoreErrorsDataset", "input_dataset:var -> handle:var; " DS_OUT ", log_warning:bool=false", trn_sh_dataset, ignore_errors_dataset, DS_FLAGS},
     {"AssertCardinalityDataset", "input_dataset:var, cardinality:i64 -> handle:var; " DS_OUT, trn_sh_dataset, assert_cardinality_dataset, DS_FLAGS},
     {"DatasetCardinality", "input_dataset:var -> cardinality:i64; cardinality_options:string=\"\"", trn_sh_dataset, dataset_cardinality, DS_FLAGS},

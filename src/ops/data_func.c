@@ -291,20 +291,29 @@ static trn_ds_do cycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
     return TRN_DS_END;
 }
 
-static const trn_ds_op cycle_op = {"InterleaveDataset", sizeof(cycle_it), mapped_free, cycle_start, cycle_next, .stop = cycle_stop};
+static int64_t infinite_or_unknown(const trn_ds *d)
+{
+    return trn_ds_count(d->in[0]) == TRN_DS_INFINITE ? TRN_DS_INFINITE : TRN_DS_UNKNOWN;
+}
+
+static int64_t cycle_count(const trn_ds *d) { return ((const mapped *)d)->preserve ? infinite_or_unknown(d) : TRN_DS_UNKNOWN; }
+
+static const trn_ds_op cycle_op = {"InterleaveDataset", sizeof(cycle_it), mapped_free, cycle_start, cycle_next, .stop = cycle_stop,
+                                   .count = cycle_count};
 
 #define MAX_CYCLE (1 << 20)
 
-static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block)
+static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block, bool parallel)
 {
     mapped *m;
     TRN_TRY(mapped_on(&m, k, &cycle_op, "f"));
+    m->preserve = parallel; /* TensorFlow's parallel one says that it is infinite when its input is, the other says nothing */
     m->cycle = cycle;
     m->block = block;
     return trn_data_out(k, m, TRN_OK);
 }
 
-static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX); }
+static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX, false); }
 
 /* Cores that this process may run on, as TensorFlow counts them. */
 static int64_t cores(void)
@@ -334,7 +343,7 @@ static trn_err interleave_dataset(trn_kctx *k)
     if (cycle == -1)
         cycle = auto_cycle(parallel, calls);
     TRN_CHECK_ARG(cycle > 0 && cycle <= MAX_CYCLE, "`cycle_length` must be > 0");
-    return cycle_dataset(k, cycle, block);
+    return cycle_dataset(k, cycle, block, parallel);
 }
 
 /* ---- GroupByWindow ------------------------------------------------------------------------------------------------- */
@@ -550,7 +559,8 @@ static trn_ds_do group_next(trn_it *it_, trn_act *a, trn_ds_why why)
     return it->n ? reduce_group(it, a, least_group(it)) : TRN_DS_END;
 }
 
-static const trn_ds_op group_op = {"GroupByWindowDataset", sizeof(group_it), grouped_free, group_start, group_next, .stop = group_stop};
+static const trn_ds_op group_op = {"GroupByWindowDataset", sizeof(group_it), grouped_free, group_start, group_next, .stop = group_stop,
+                                   .count = infinite_or_unknown};
 
 static trn_err other_func(trn_func **f, trn_tensor ***cap, int *n_cap, trn_kctx *k, const char *attr, const char *arg)
 {
@@ -598,6 +608,12 @@ const trn_op trn_ops_data_func[] = {
     {"ParallelFilterDataset",
      "input_dataset:var, other_arguments:Targuments, num_parallel_calls:i64 -> handle:var; predicate:func, " DET "Targuments:list(type)>=0, " DS_OUT DS_META,
      trn_sh_dataset, filter_dataset, DS_FLAGS},
+    {"ExperimentalTakeWhileDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT, trn_sh_dataset, take_while_dataset,
+     DS_FLAGS},
+    {"ExperimentalScanDataset",
+     "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> handle:var; f:func, Tstate:list(type)>=1, Targuments:list(type)>=0, " DS_OUT
+     ", preserve_cardinality:bool=false",
+     trn_sh_dataset, scan_dataset, DS_FLAGS},
     {"TakeWhileDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT DS_META, trn_sh_dataset, take_while_dataset,
      DS_FLAGS},
     {"ScanDataset",
@@ -628,6 +644,11 @@ const trn_op trn_ops_data_func[] = {
      "input_dataset:var, key_func_other_arguments:Tkey_func_other_arguments, reduce_func_other_arguments:Treduce_func_other_arguments, "
      "window_size_func_other_arguments:Twindow_size_func_other_arguments -> handle:var; key_func:func, reduce_func:func, window_size_func:func, "
      "Tkey_func_other_arguments:list(type)>=0, Treduce_func_other_arguments:list(type)>=0, Twindow_size_func_other_arguments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, group_by_window_dataset, DS_FLAGS},
+    {"ExperimentalGroupByWindowDataset",
+     "input_dataset:var, key_func_other_arguments:Tkey_func_other_arguments, reduce_func_other_arguments:Treduce_func_other_arguments, "
+     "window_size_func_other_arguments:Twindow_size_func_other_arguments -> handle:var; key_func:func, reduce_func:func, window_size_func:func, "
+     "Tkey_func_other_arguments:list(type)>=0, Treduce_func_other_arguments:list(type)>=0, Twindow_size_func_other_arguments:list(type)>=0, " DS_OUT,
      trn_sh_dataset, group_by_window_dataset, DS_FLAGS},
     {"GeneratorDataset",
      "init_func_other_args:Tinit_func_args, next_func_other_args:Tnext_func_args, finalize_func_other_args:Tfinalize_func_args -> handle:var; "

@@ -291,8 +291,7 @@ static trn_err random_dataset(trn_kctx *k)
     TRN_TRY(trn_data_i64(&seed2, k, 1, "seed2"));
     shuffle *d;
     TRN_TRY(trn_data_source(&d, k, &random_op, sizeof *d));
-    d->s = seeds_new(seed, seed2, false);
-    return trn_data_out(k, d, TRN_OK);
+    return trn_data_out(k, d, find_seeds(&d->s, k, seed, seed2, trn_attr_bool(k->node, "rerandomize_each_iteration")));
 }
 
 #define RESHUFFLE "reshuffle_each_iteration:bool=true"
@@ -314,6 +313,9 @@ const trn_op trn_ops_data_shuffle[] = {
      TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"DeleteRandomSeedGenerator", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"DeleteSeedGenerator", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_CHEAP | TRN_OP_STATEFUL},
+    {"RandomDatasetV2", "seed:i64, seed2:i64, seed_generator:res -> handle:var; rerandomize_each_iteration:bool=false, " DS_OUT DS_META, trn_sh_dataset,
+     random_dataset, TRN_OP_CHEAP | TRN_OP_STATEFUL},
+    {"ExperimentalRandomDataset", "seed:i64, seed2:i64 -> handle:var; " DS_OUT, trn_sh_dataset, random_dataset, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"RandomDataset", "seed:i64, seed2:i64 -> handle:var; " DS_OUT DS_META, trn_sh_dataset, random_dataset, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {0},
 };

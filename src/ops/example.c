@@ -56,6 +56,7 @@ typedef struct parser {
     int64_t n;       /* examples */
     const trn_tensor *names;
     int64_t at;      /* the example that is being parsed */
+    int64_t row;     /* of its list; -1: not in one */
     int n_entries, cap_entries;
     entry *e;
 } parser;
@@ -126,7 +127,8 @@ static bool read_floats(col *c, trn_pbr *r)
             c->n++;
         } else if (r->type == TRN_PB_BYTES) {
             int64_t n = (int64_t)(r->n / 4);
-            memcpy(room(c, n), r->b, (size_t)n * 4);
+            if (n)
+                memcpy(room(c, n), r->b, (size_t)n * 4);
             c->n += n;
         } else {
             return false;
@@ -170,14 +172,36 @@ static bool read_strings(col *c, trn_pbr *r)
     return !r->bad;
 }
 
+static void add_name(trn_sb *s, const parser *p)
+{
+    const trn_str *name = p->names && p->at < p->names->count ? &TRN_DATA(p->names, trn_str)[p->at] : NULL;
+    trn_sb_addf(s, "Name: %.*s, ", name ? (int)TRN_MIN(name->len, 500) : 9, name ? trn_str_p(name) : "<unknown>");
+}
+
 static trn_err bad_feature(const parser *p, const col *c, const char *what)
 {
     trn_sb s = {0};
-    if (p->batch) {
-        const trn_str *name = p->names && p->at < p->names->count ? &TRN_DATA(p->names, trn_str)[p->at] : NULL;
-        trn_sb_addf(&s, "Name: %.*s, ", name ? (int)TRN_MIN(name->len, 500) : 9, name ? trn_str_p(name) : "<unknown>");
-    }
-    trn_sb_addf(&s, "Key: %.*s, Index: %" PRId64 ".  %s", (int)TRN_MIN(c->key.n, 500), c->key.p, p->at, what);
+    if (p->batch || p->sequence)
+        add_name(&s, p);
+    trn_sb_addf(&s, "Key: %.*s, Index: %" PRId64 ".  %s", (int)TRN_MIN(c->key.n, 500), c->key.p, p->row < 0 ? p->at : p->row, what);
+    trn_err err = TRN_BAD("%s", s.p);
+    trn_sb_fini(&s);
+    return err;
+}
+
+static trn_err bad_type(const parser *p, const col *c, trn_dtype got)
+{
+    trn_sb s = {0};
+    if (p->batch || p->sequence)
+        add_name(&s, p);
+    int n = (int)TRN_MIN(c->key.n, 500);
+    if (p->row >= 0)
+        trn_sb_addf(&s, "Feature list: %.*s, Index: %" PRId64 ".  Data types don't match. Expected type: %s", n, c->key.p, p->row, trn_dtype_name(c->type));
+    else if (p->sequence)
+        trn_sb_addf(&s, "Context feature: %.*s.  Data types don't match. Expected type: %s", n, c->key.p, trn_dtype_name(c->type));
+    else
+        trn_sb_addf(&s, "Key: %.*s, Index: %" PRId64 ".  Data types don't match. Data type: %s but expected type: %s", n, c->key.p, p->at, trn_dtype_name(got),
+                    trn_dtype_name(c->type));
     trn_err err = TRN_BAD("%s", s.p);
     trn_sb_fini(&s);
     return err;
@@ -193,12 +217,8 @@ static trn_err add_feature(bool *found, const parser *p, col *c, bytes f)
         return r.bad ? bad_feature(p, c, "Can't parse serialized Example.") : TRN_OK;
     if (r.field > 3 || r.type != TRN_PB_BYTES)
         return TRN_BAD("Unsupported datatype.");
-    char text[128];
-    if (kinds[r.field] != c->type) {
-        snprintf(text, sizeof text, "Data types don't match. Data type: %s but expected type: %s", trn_dtype_name(kinds[r.field]),
-                 trn_dtype_name(c->type));
-        return bad_feature(p, c, text);
-    }
+    if (kinds[r.field] != c->type)
+        return bad_type(p, c, kinds[r.field]);
     *found = true;
     trn_pbr list = trn_pbr_init(r.b, r.n);
     bool ok = c->type == TRN_FLOAT ? read_floats(c, &list) : c->type == TRN_INT64 ? read_ints(c, &list) : read_strings(c, &list);
@@ -210,12 +230,13 @@ static trn_err check_number(const parser *p, const col *c, int64_t got)
     if (c->kind == DENSE ? got == c->stride : c->kind != PADDED || (c->stride ? got % c->stride : got) == 0)
         return TRN_OK;
     char text[TRN_SHAPE_TEXT + 160], shape[TRN_SHAPE_TEXT];
+    const char *type = c->type == TRN_STRING ? "bytes" : trn_dtype_name(c->type);
     if (c->kind == DENSE)
-        snprintf(text, sizeof text, "Number of %s values != expected.  Values size: %" PRId64 " but output shape: %s", trn_dtype_name(c->type), got,
+        snprintf(text, sizeof text, "Number of %s values != expected.  %calues size: %" PRId64 " but output shape: %s", type, p->sequence ? 'v' : 'V', got,
                  trn_shape_text(shape, &c->shape));
     else
         snprintf(text, sizeof text, "Number of %s values is not a multiple of stride length. Saw %" PRId64 " values but output shape is: %s",
-                 trn_dtype_name(c->type), got, trn_shape_text(shape, &c->shape));
+                 type, got, trn_shape_text(shape, &c->shape));
     return bad_feature(p, c, text);
 }
 
@@ -233,10 +254,12 @@ static trn_err add_context(parser *p, col *c, bytes f)
 static trn_err add_list(parser *p, col *c, bytes f)
 {
     c->seen = p->at + 1;
+    p->row = -1;
     trn_pbr r = trn_pbr_init(f.p, f.n);
     while (trn_pbr_next(&r)) {
         if (r.field != 1 || r.type != TRN_PB_BYTES)
             continue;
+        p->row++;
         int64_t before = c->n;
         bool found;
         TRN_TRY(add_feature(&found, p, c, (bytes){(const char *)r.b, r.n}));
@@ -249,6 +272,8 @@ static trn_err add_list(parser *p, col *c, bytes f)
 static void add_default(col *c)
 {
     int64_t n = c->def->count;
+    if (n == 0)
+        return;
     void *to = room(c, n);
     if (c->type == TRN_STRING)
         for (int64_t i = 0; i < n; i++) {
@@ -322,6 +347,7 @@ static trn_err parse_one(parser *p, const trn_str *s)
 {
     for (int list = 0; list <= p->sequence; list++) {
         p->n_entries = 0;
+        p->row = -1;
         trn_pbr r = trn_pbr_init(trn_str_p(s), s->len);
         bool ok = true;
         while (ok && trn_pbr_next(&r))

@@ -43,6 +43,19 @@ static trn_err unpack(trn_tensor **out, const trn_str *s)
     return err;
 }
 
+/* The bytes (the first of them) as they can be printed. */
+static void add_base64(trn_sb *out, const trn_str *s)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *p = (const uint8_t *)trn_str_p(s);
+    size_t n = TRN_MIN((size_t)s->len, (size_t)300);
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
+        char q[4] = {digits[v >> 18], digits[v >> 12 & 63], i + 1 < n ? digits[v >> 6 & 63] : '=', i + 2 < n ? digits[v & 63] : '='};
+        trn_sb_add(out, q, 4);
+    }
+}
+
 static trn_err parse_tensor(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -50,8 +63,16 @@ static trn_err parse_tensor(trn_kctx *k)
     TRN_CHECK_ARG(x->shape.rank == 0, "Expected `serialized` to be a scalar, got shape: %s", trn_shape_text(text, &x->shape));
     trn_tensor *t;
     trn_err err = unpack(&t, TRN_DATA(x, trn_str));
+    if (trn_err_code(err) == TRN_INVALID_ARGUMENT) {
+        trn_sb b64 = {0};
+        add_base64(&b64, TRN_DATA(x, trn_str));
+        trn_err why = TRN_BAD("Could not parse `serialized` as TensorProto, base64: %s (%s)", b64.p ? b64.p : "", trn_err_msg(err));
+        trn_sb_fini(&b64);
+        trn_err_free(err);
+        return why;
+    }
     if (err)
-        return trn_err_wrap(err, "Could not parse `serialized` as TensorProto");
+        return err;
     trn_dtype want = k->node->out_types[0];
     if (t->dtype != want) {
         err = TRN_BAD("Type mismatch between parsed tensor (%s) and dtype (%s)", trn_dtype_name(t->dtype), trn_dtype_name(want));

@@ -43,6 +43,9 @@ trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remaind
 /* Slice i of the first dim. */
 trn_err trn_data_slice(trn_tensor **out, const trn_tensor *t, int64_t i) TRN_MUST_USE;
 
+/* Indices, values and shape of a sparse tensor as a vector of three variants: what DeserializeSparse takes. */
+trn_err trn_box_sparse(trn_tensor **out, trn_tensor *const parts[3]) TRN_MUST_USE;
+
 /* Elements that were kept, as a dataset: what windows are. Takes the elements. */
 trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes) TRN_MUST_USE;
 

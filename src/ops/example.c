@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "op/kctx.h"
+#include "ops/data.h"
 #include "ops/kern.h"
 #include "proto/pbw.h"
 
@@ -780,6 +781,113 @@ static trn_err parse_sequence_example(trn_kctx *k)
     return err;
 }
 
+/* ---- ParseExampleDataset: batches of serialized examples, parsed ---------------------------------------------------------- */
+
+typedef struct parsed {
+    trn_ds d;     /* captured: the defaults */
+    cols shape;   /* columns without values; keys are the dataset's own */
+    int *place;   /* per column: its component. Components are in the order of their keys */
+} parsed;
+
+static void parsed_free(trn_ds *d)
+{
+    parsed *s = (parsed *)d;
+    for (int i = 0; i < s->shape.n; i++)
+        free((char *)s->shape.c[i].key.p);
+    cols_fini(&s->shape);
+    free(s->place);
+}
+
+static trn_err parse_elem(trn_elem **out, const parsed *s, const trn_tensor *serialized)
+{
+    TRN_CHECK_ARG(serialized->shape.rank == 1, "Expected serialized to be a vector");
+    parser p = {.batch = true};
+    p.ctx.n = s->shape.n;
+    p.ctx.c = trn_xalloc(((size_t)p.ctx.n + 1) * sizeof *p.ctx.c);
+    memcpy(p.ctx.c, s->shape.c, (size_t)p.ctx.n * sizeof *p.ctx.c);
+    trn_elem *e = trn_elem_new(s->d.n);
+    trn_err err = parse_all(&p, serialized);
+    for (int i = 0; !err && i < p.ctx.n; i++) {
+        trn_value v[3] = {0};
+        trn_kctx k = {.out = v, .n_out = 3};
+        const col *c = &p.ctx.c[i];
+        err = c->kind == SPARSE ? out_sparse(&p, &k, 0, 1, 2, c, false) : c->kind == PADDED ? out_padded(&p, &k, 0, c) : out_dense(&p, &k, 0, c);
+        if (!err && c->kind == SPARSE) {
+            err = trn_box_sparse(&e->t[s->place[i]], (trn_tensor *[]){v[0].t, v[1].t, v[2].t});
+        } else if (!err) {
+            e->t[s->place[i]] = v[0].t;
+            v[0].t = NULL;
+        }
+        for (int j = 0; j < 3; j++)
+            trn_tensor_unref(v[j].t);
+    }
+    parser_fini(&p);
+    if (err)
+        trn_elem_free(e);
+    else
+        *out = e;
+    return err;
+}
+
+static trn_ds_do parsed_next(trn_it *it, trn_act *a, trn_ds_why why)
+{
+    if (why != TRN_DS_GOT)
+        return trn_data_pass(it, a, why);
+    trn_elem *e;
+    trn_err err = parse_elem(&e, (parsed *)it->d, a->elem->t[0]);
+    return err ? trn_act_fail(a, err) : trn_act_give(a, e);
+}
+
+static const trn_ds_op parsed_op = {"ParseExampleDataset", sizeof(trn_it), parsed_free, trn_it_start_in, parsed_next, .count = trn_data_count_same};
+
+static int compare_keys(const bytes *a, const bytes *b)
+{
+    int r = memcmp(a->p, b->p, TRN_MIN(a->n, b->n));
+    return r ? r : a->n < b->n ? -1 : a->n > b->n;
+}
+
+static trn_err parsed_args(parsed *s, trn_kctx *k)
+{
+    if (attr_len(k, "ragged_keys"))
+        return trn_errorf(TRN_UNIMPLEMENTED, "ragged features are not supported here; parse with a map of tf.io.parse_example instead");
+    TRN_CHECK_ARG(s->d.in[0]->n == 1 && s->d.in[0]->types[0] == TRN_STRING, "the input must be a dataset of string vectors");
+    trn_err err = TRN_OK;
+    for (size_t i = 0; !err && i < TRN_COUNTOF(example_groups); i++)
+        if (example_groups[i].kind != RAGGED)
+            err = add_group(&s->shape, k, &example_groups[i], false);
+    for (int i = 0; i < s->shape.n; i++) { /* from here on the keys and defaults are ours, also for parsed_free */
+        col *c = &s->shape.c[i];
+        c->key.p = trn_xstrndup(c->key.p, c->key.n);
+    }
+    TRN_TRY(err);
+    int n, first = trn_in_arg(k, "dense_defaults", &n);
+    s->d.cap = trn_xalloc(((size_t)n + 1) * sizeof *s->d.cap);
+    for (int i = 0; i < n; i++)
+        s->d.cap[s->d.n_cap++] = trn_tensor_ref(trn_in(k, first + i));
+    s->place = trn_xalloc(((size_t)s->shape.n + 1) * sizeof *s->place);
+    for (int i = 0; i < s->shape.n; i++)
+        for (int j = 0; j < s->shape.n; j++) {
+            int order = compare_keys(&s->shape.c[j].key, &s->shape.c[i].key);
+            TRN_CHECK_ARG(i == j || order, "Duplicate key not allowed: %.*s", (int)TRN_MIN(s->shape.c[i].key.n, 200), s->shape.c[i].key.p);
+            s->place[i] += order < 0;
+        }
+    TRN_CHECK_ARG(s->d.n == s->shape.n, "output_types has %d entries for %d features", s->d.n, s->shape.n);
+    for (int i = 0; i < s->shape.n; i++) {
+        trn_dtype want = s->shape.c[i].kind == SPARSE ? TRN_VARIANT : s->shape.c[i].type;
+        TRN_CHECK_ARG(s->d.types[s->place[i]] == want, "Got wrong type for FastParseExample return value %d (expected %s, got %s).", i,
+                      trn_dtype_name(s->d.types[s->place[i]]), trn_dtype_name(want));
+    }
+    return TRN_OK;
+}
+
+static trn_err parse_example_dataset(trn_kctx *k)
+{
+    parsed *s;
+    TRN_TRY(trn_data_on(&s, k, &parsed_op, sizeof *s));
+    trn_data_elem_attrs(&s->d, k->node);
+    return trn_data_out(k, s, parsed_args(s, k));
+}
+
 /* ---- rows ----------------------------------------------------------------------------------------------------------------- */
 
 #define CTX_OUT                                                                                                        \
@@ -790,7 +898,18 @@ static trn_err parse_sequence_example(trn_kctx *k)
     "feature_list_sparse_shapes:Nfeature_list_sparse*i64, feature_list_dense_values:feature_list_dense_types"
 #define SPARSE_OUT(n) "sparse_indices:" n "*i64, sparse_values:sparse_types, sparse_shapes:" n "*i64, dense_values:Tdense"
 
+#define DS_KEYS                                                                                                        \
+    "sparse_keys:list(string)>=0, dense_keys:list(string)>=0, sparse_types:list(f32|i64|str)>=0, Tdense:list(f32|i64|str)>=0, " \
+    "dense_shapes:list(shape)>=0, " DS_OUT
+#define DS_RAGGED ", ragged_keys:list(string)>=0=[], ragged_value_types:list(f32|i64|str)>=0=[], ragged_split_types:list(i32|i64)>=0=[]"
+
 const trn_op trn_ops_example[] = {
+    {"ParseExampleDataset",
+     "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", sloppy:bool=false" DS_RAGGED, trn_sh_dataset,
+     parse_example_dataset, DS_FLAGS},
+    {"ParseExampleDatasetV2",
+     "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", deterministic:string=\"default\"" DS_RAGGED,
+     trn_sh_dataset, parse_example_dataset, DS_FLAGS},
     {"ParseExample",
      "serialized:str, names:str, sparse_keys:Nsparse*str, dense_keys:Ndense*str, dense_defaults:Tdense -> " SPARSE_OUT("Nsparse")
      "; Nsparse:int>=0, Ndense:int>=0, sparse_types:list(f32|i64|str)>=0, Tdense:list(f32|i64|str)>=0, dense_shapes:list(shape)>=0",

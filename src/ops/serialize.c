@@ -3,6 +3,7 @@
 
 #include "ckpt/stream.h"
 #include "op/kctx.h"
+#include "ops/data.h"
 #include "ops/kern.h"
 #include "proto/pb.h"
 #include "tensor/tensor_pb.h"
@@ -117,6 +118,21 @@ static trn_err put(trn_tensor *out, int64_t i, trn_tensor *t)
     b->t = trn_tensor_ref(t);
     TRN_DATA_MUT(out, trn_variant *)[i] = &b->v;
     return TRN_OK;
+}
+
+trn_err trn_box_sparse(trn_tensor **out, trn_tensor *const parts[3])
+{
+    trn_shape s = trn_shape_vector(3);
+    trn_tensor *y;
+    TRN_TRY(trn_tensor_new(&y, TRN_VARIANT, &s));
+    trn_err err = TRN_OK;
+    for (int i = 0; !err && i < 3; i++)
+        err = put(y, i, parts[i]);
+    if (err)
+        trn_tensor_unref(y);
+    else
+        *out = y;
+    return err;
 }
 
 static trn_err get(trn_tensor **out, const trn_tensor *in, int64_t i)

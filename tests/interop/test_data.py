@@ -351,6 +351,8 @@ PARSING = {
     "columns": lambda f: tf.data.TFRecordDataset(str(f / "recs2")).batch(3).map(lambda r: tf.io.parse_example(r, tf.feature_column.make_parse_example_spec(
         [tf.feature_column.numeric_column("x", [2]), tf.feature_column.categorical_column_with_hash_bucket("tags", 10)]))),
     "missing": lambda f: tf.data.TFRecordDataset(str(f / "recs0")).map(lambda r: tf.io.parse_single_example(r, {"nothing": tf.io.FixedLenFeature([1], tf.int64)})),
+    "parse_example_dataset": lambda f: tf.data.TFRecordDataset(str(f / "recs1")).batch(4).apply(tf.data.experimental.parse_example_dataset(SPEC)),
+    "batched_features": lambda f: tf.data.experimental.make_batched_features_dataset(str(f / "recs?"), 4, {"y": SPEC["y"], "tags": SPEC["tags"]}, num_epochs=1, shuffle_seed=3),
     "parse_dataset": lambda f: tf.data.TFRecordDataset(str(f / "recs1")).batch(2).map(lambda r: tf.io.parse_example(r, SPEC), num_parallel_calls=2).prefetch(1),
 }
 

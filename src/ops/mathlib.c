@@ -304,9 +304,24 @@ static void link_newest(trn_conv_plan *p)
     cache.newest = p;
 }
 
+/* The library's generated code counts in 32 bits and expects windows that touch the image. A peer chooses these numbers. */
+static bool ordinary(const trn_conv_geom *g)
+{
+    double in = (double)g->ic, out = (double)g->oc, filter = (double)g->ic * (double)g->oc;
+    for (int i = 0; i < 3; i++) {
+        int64_t reach = (g->ker[i] - 1) * g->dil[i] + 1;
+        if (g->in[i] < 1 || g->in[i] > 65536 || g->out[i] > 65536 || reach > 65536 || g->stride[i] > 65536 || g->pad[i] >= reach || g->pad_after[i] >= reach)
+            return false;
+        in *= (double)g->in[i];
+        out *= (double)g->out[i];
+        filter *= (double)g->ker[i];
+    }
+    return in * (double)g->n < 5e8 && out * (double)g->n < 5e8 && filter < 5e8;
+}
+
 trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g, int flags)
 {
-    if (!enter())
+    if (!ordinary(g) || !enter())
         return NULL;
     conv_key key;
     memset(&key, 0, sizeof key);

@@ -166,9 +166,11 @@ static void images(void *arg, int64_t lo, int64_t hi)
 }
 static void run(trn_kctx *k, pool_job *j, void (*image)(pool_job *, int64_t))
 {
-    int64_t work = TRN_MAX(out_places(j) * j->c * TRN_MIN(j->w.ksize[0] * j->w.ksize[1] * j->w.ksize[2], in_places(j)), (int64_t)1);
+    double work = (double)out_places(j) * (double)j->c;
+    for (int i = 0; i < 3; i++)
+        work *= (double)TRN_MIN(j->w.ksize[i], j->in[i]);
     j->image = image;
-    trn_k_for(k, j->n, TRN_MAX((int64_t)32768 / work, (int64_t)1), images, j);
+    trn_k_for(k, j->n, work < 32768 ? (int64_t)(32768 / (work + 1)) + 1 : 1, images, j);
 }
 
 /* ---- max ------------------------------------------------------------------------------------------------------------------------ */

@@ -289,3 +289,16 @@ def cases_lrn(rng, quick):
     v = lambda *s: rand(rng, np.float32, s, -1, 1)
     yield C("LRN", [v(2, 3, 4)])
     yield C("LRNGrad", [v(2, 3, 4, 5), v(2, 3, 4, 5), v(2, 3, 4, 4)])
+
+
+def cases_extreme(rng, quick):
+    """Numbers that fit the attrs and nothing else."""
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    big = 2 ** 31 - 1
+    yield C("Conv2D", [v(1, 3, 3, 1), v(1, 1, 1, 2)], strides=[1, big, big, 1], padding="SAME", tol=1e-5)
+    yield C("Conv2D", [v(1, 3, 3, 1), v(2, 2, 1, 2)], strides=[1, 1, 1, 1], dilations=[1, big, big, 1], padding="SAME", tol=1e-5, atol=1e-6)
+    yield C("Conv2D", [v(1, 3, 3, 1), v(2, 2, 1, 2)], strides=[1, 1, 1, 1], dilations=[1, big, 1, 1], padding="VALID", code=3)
+    yield C("Conv2D", [v(1, 3, 3, 1), v(1, 1, 1, 1)], strides=[1, 2 ** 31, 1, 1], padding="SAME", code=3)
+    yield C("MaxPool", [v(1, 3, 3, 1)], ksize=[1, big, big, 1], strides=[1, big, big, 1], padding="SAME")
+    yield C("AvgPool", [v(1, 3, 3, 1)], ksize=[1, big, big, 1], strides=[1, 1, 1, 1], padding="SAME", tol=1e-5, atol=1e-6)
+    yield C("Conv2D", [v(1, 9, 9, 1), v(2, 2, 1, 1)], strides=[1, 1, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 40, 50, 60, 30, 0, 0], tol=1e-5, atol=1e-6)

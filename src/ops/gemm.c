@@ -29,7 +29,12 @@ enum { MR = 6, KC = 256, MC = 96, NC = 1024 };
 typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else /* gcc has the other one only since 12 */
 typedef int32_t vi4 __attribute__((vector_size(16)));
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi4){__VA_ARGS__})
+#endif
 
 /* to[k·w + q] = from[q·cs + k] for w columns and kc rows. */
 INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64_t w)
@@ -39,13 +44,13 @@ INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64
         for (int64_t q = 0; q < w; q += 4) {
             const float *f = from + q * cs + k;
             vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
-            vf4 ab0 = __builtin_shuffle(a, b, (vi4){0, 4, 1, 5}), ab1 = __builtin_shuffle(a, b, (vi4){2, 6, 3, 7});
-            vf4 cd0 = __builtin_shuffle(c, d, (vi4){0, 4, 1, 5}), cd1 = __builtin_shuffle(c, d, (vi4){2, 6, 3, 7});
+            vf4 ab0 = SHUFFLE(a, b, 0, 4, 1, 5), ab1 = SHUFFLE(a, b, 2, 6, 3, 7);
+            vf4 cd0 = SHUFFLE(c, d, 0, 4, 1, 5), cd1 = SHUFFLE(c, d, 2, 6, 3, 7);
             float *t = to + k * w + q;
-            *(vf4 *)t = __builtin_shuffle(ab0, cd0, (vi4){0, 1, 4, 5});
-            *(vf4 *)(t + w) = __builtin_shuffle(ab0, cd0, (vi4){2, 3, 6, 7});
-            *(vf4 *)(t + 2 * w) = __builtin_shuffle(ab1, cd1, (vi4){0, 1, 4, 5});
-            *(vf4 *)(t + 3 * w) = __builtin_shuffle(ab1, cd1, (vi4){2, 3, 6, 7});
+            *(vf4 *)t = SHUFFLE(ab0, cd0, 0, 1, 4, 5);
+            *(vf4 *)(t + w) = SHUFFLE(ab0, cd0, 2, 3, 6, 7);
+            *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
+            *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
         }
     for (; k < kc; k++)
         for (int64_t q = 0; q < w; q++)

@@ -13,6 +13,7 @@
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \
+    X(trn_ops_ctc)                                                                                                     \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_files)                                                                                              \

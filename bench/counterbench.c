@@ -31,6 +31,8 @@ static const char graph[] =
 static long long steps;             /* all clients together; 0: until told */
 static double seconds = 3, warm = 0.5;
 static atomic_llong begun, done;    /* steps */
+#define SLOTS 100000                /* of 1 us: how long the steps took */
+static atomic_llong took[SLOTS];
 static atomic_bool stop;
 
 static void check(trn_err err, const char *what)
@@ -78,7 +80,10 @@ static void *count(void *session)
     while (!atomic_load(&stop)) {
         if (steps && atomic_fetch_add(&begun, 1) >= steps)
             break;
+        double a = now();
         long long v = fetch(session, "next:0");
+        double us = (now() - a) * 1e6;
+        atomic_fetch_add_explicit(&took[us < SLOTS - 1 ? (int)us : SLOTS - 1], 1, memory_order_relaxed);
         if (v <= last) {
             fprintf(stderr, "counterbench: the counter went from %lld to %lld\n", last, v);
             exit(1);
@@ -87,6 +92,14 @@ static void *count(void *session)
         atomic_fetch_add(&done, 1);
     }
     return NULL;
+}
+
+static double median_ms(long long n)
+{
+    int i = 0;
+    for (long long seen = 0; i < SLOTS - 1 && (seen += atomic_load(&took[i])) * 2 < n; i++)
+        ;
+    return i / 1e3;
 }
 
 int main(int argc, char **argv)
@@ -146,8 +159,8 @@ int main(int argc, char **argv)
         measured = atomic_load(&done);
     }
     long long total = fetch(session[0], "now:0") - before, all = atomic_load(&done);
-    printf("{\"clients\": %d, \"steps\": %lld, \"seconds\": %.3f, \"steps_per_s\": %.1f, \"counted\": %lld, \"total\": %lld}\n", clients, all, b - a,
-        (double)measured / (b - a), total, before + total);
+    printf("{\"clients\": %d, \"steps\": %lld, \"seconds\": %.3f, \"steps_per_s\": %.1f, \"p50_ms\": %.3f, \"counted\": %lld, \"total\": %lld}\n", clients, all, b - a,
+        (double)measured / (b - a), median_ms(all), total, before + total);
     for (int i = 0; i < clients; i++)
         trn_err_free(trn_session_close(session[i]));
     free(session);

@@ -392,3 +392,30 @@ def test_queue_runner_training_input(fresh, files):
     a, b = program(""), program(fresh.target("worker"))
     assert len(a) == len(b) == 6
     np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def on_device(target, device, build, kind):
+    with tf.Graph().as_default():
+        tf.set_random_seed(7)
+        with tf.device(device):
+            it = tf.data.make_one_shot_iterator(build()) if kind == "one_shot" else tf.data.make_initializable_iterator(build())
+            nxt = it.get_next()
+        with tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=60000)) as s:
+            if kind != "one_shot":
+                s.run(it.initializer)
+            return drain(s, nxt, 60)
+
+
+@pytest.mark.parametrize("kind", ["init", "one_shot"])
+@pytest.mark.parametrize("name", ["map", "flat_map", "whole", "filter"])
+def test_on_another_task(fresh, name, kind):
+    """Functions reach the task that has the dataset with its part of the graph."""
+    same(on_device("", None, PIPELINES[name], kind), on_device(fresh.target("worker"), "/job:worker/task:1", PIPELINES[name], kind))
+
+
+def test_under_tensorflows_master(cluster):
+    """A TensorFlow master puts the pipeline on a task of ours."""
+    c = cluster(ps=1, workers=1, worker_kind="tf")
+    for name in ("map", "flat_map", "whole"):
+        for kind in ("init", "one_shot"):
+            same(on_device("", None, PIPELINES[name], kind), on_device(c.target("worker"), "/job:ps/task:0", PIPELINES[name], kind))

@@ -53,6 +53,7 @@
     X(trn_ops_sparse_cross)                                                                                            \
     X(trn_ops_sparse_math)                                                                                             \
     X(trn_ops_sparse_store)                                                                                            \
+    X(trn_ops_special)                                                                                                 \
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_stagemap)                                                                                                \
     X(trn_ops_string)                                                                                                  \

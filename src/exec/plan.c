@@ -466,6 +466,7 @@ trn_err trn_plan__new(trn_plan **out, trn_graph *g, const trn_exec_env *env, trn
                       const char *scope)
 {
     trn_graph_compact(g);
+    trn_graph_note_ops(g);
     trn_plan *p = trn_xalloc(sizeof *p);
     atomic_init(&p->ref, 1);
     p->g = g;

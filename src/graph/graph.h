@@ -93,6 +93,8 @@ typedef struct trn_run_sig {
 trn_err trn_graph_prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig, const char *client_device) TRN_MUST_USE;
 /* UNIMPLEMENTED naming op, node and users of the first op that we have no row for. */
 trn_err trn_graph_check_ops(const trn_graph *g) TRN_MUST_USE;
+/* For tools/ops-doc: with TRAINERA_OPS_SEEN=FILE in the environment the names of the ops are added to FILE, each once. */
+void trn_graph_note_ops(const trn_graph *g);
 
 /* ---- shapes (infer.c): partial shapes of all outputs; out[id] is an array of n_out shapes in g's arena. */
 trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g) TRN_MUST_USE;

@@ -116,6 +116,7 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
     trn_unlock(&s->mu);
     if (err)
         return err;
+    trn_graph_note_ops(g);
     if (j->partial) {
         j->b->pruned = trn_graph_copy(g, NULL);
         err = through_rendezvous(j, g);

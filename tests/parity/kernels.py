@@ -272,6 +272,9 @@ def run(quick=False, only=None, seed=1, runop=None, verbose=False, limit=40):
                 break
     if ours.close():
         bad.append((None, "runop ended badly"))
+    if os.environ.get("TRAINERA_OPS_PARITY"):  # for tools/ops-doc
+        with open(os.environ["TRAINERA_OPS_PARITY"], "a") as f:
+            f.write("".join(op + "\n" for op in ops))
     return n, bad, ops
 
 

@@ -197,7 +197,7 @@ uint64_t trn_stream_pos(const trn_stream *s) { return s->pos; }
 int64_t trn_stream_size(const trn_stream *s) { return s->size; }
 size_t trn_stream_have(const trn_stream *s) { return s->n - s->at; }
 bool trn_stream_at_end(const trn_stream *s) { return s->end; }
-const uint8_t *trn_stream_window(const trn_stream *s) { return s->buf + s->at; }
+const uint8_t *trn_stream_window(const trn_stream *s) { return s->buf ? s->buf + s->at : (const uint8_t *)""; }
 
 void trn_stream_skip(trn_stream *s, size_t n)
 {

@@ -200,7 +200,8 @@ int trn_outbox_take_clean(trn_outbox *o, int64_t *ids, int max)
 {
     trn_lock(&o->mu);
     int n = TRN_MIN(o->n_clean, max);
-    memcpy(ids, o->clean + o->n_clean - n, sizeof *ids * (size_t)n);
+    if (n)
+        memcpy(ids, o->clean + o->n_clean - n, sizeof *ids * (size_t)n);
     o->n_clean -= n;
     trn_unlock(&o->mu);
     return n;

@@ -1,4 +1,5 @@
 """Many steps, little left behind: exact sums, flat memory, no step, session, graph or descriptor that outlives its client."""
+import gc
 import json
 import os
 import pathlib
@@ -104,6 +105,7 @@ def count(c, total, by_tensorflow):
     check = json.loads(subprocess.run([COUNTERBENCH, "--steps=1", "--keep", targets[0]], capture_output=True, text=True, timeout=60).stdout)
     assert check["total"] == total + 1, "an increment was lost, or counted twice"
 
+    gc.collect()  # TensorFlow's sessions close their connections when they are collected
     for t, fds in zip(c.tasks, before):
         nothing_left(t, fds + 2)  # connections between tasks stay; a task may have opened one more to another since
     growth = watch.growth()

@@ -75,6 +75,24 @@ static trn_err scalar_in(const trn_kctx *k, int i, const char *what)
     return TRN_OK;
 }
 
+/* Of matrices: their size goes into b; the shape of their bands, and how many matrices there are. */
+static trn_err band_of(band *b, trn_shape *bands, int64_t *batch, const trn_shape *mats)
+{
+    int outer = mats->rank - 2;
+    b->rows = mats->dim[outer];
+    b->cols = mats->dim[outer + 1];
+    TRN_TRY(check_band(b));
+    *bands = *mats;
+    *batch = 1;
+    for (int i = 0; i < outer; i++)
+        *batch *= mats->dim[i];
+    bands->rank = outer;
+    if (b->lower != b->upper)
+        bands->dim[bands->rank++] = b->upper - b->lower + 1;
+    bands->dim[bands->rank++] = b->longest;
+    return TRN_OK;
+}
+
 static trn_err diag_part(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -82,18 +100,9 @@ static trn_err diag_part(trn_kctx *k)
     TRN_CHECK_ARG(x->shape.rank >= 2, "input must be at least 2-dim, received rank %d", x->shape.rank);
     TRN_TRY(read_k(&b, k, 1));
     TRN_TRY(scalar_in(k, 2, "padding_value"));
-    int r = x->shape.rank;
-    b.rows = x->shape.dim[r - 2];
-    b.cols = x->shape.dim[r - 1];
-    TRN_TRY(check_band(&b));
-    trn_shape s = x->shape;
-    int64_t batch = 1;
-    for (int i = 0; i < r - 2; i++)
-        batch *= s.dim[i];
-    s.rank = r - 2;
-    if (b.lower != b.upper)
-        s.dim[s.rank++] = b.upper - b.lower + 1;
-    s.dim[s.rank++] = b.longest;
+    trn_shape s;
+    int64_t batch;
+    TRN_TRY(band_of(&b, &s, &batch, &x->shape));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     TRN_TRY(trn_fill_elems(y, 0, y->count, trn_in(k, 2), 0));
@@ -162,18 +171,9 @@ static trn_err set_diag(trn_kctx *k)
     TRN_CHECK_ARG(x->shape.rank >= 2, "input must be at least 2-dim, received rank %d", x->shape.rank);
     TRN_CHECK_ARG(dg->shape.rank >= 1, "diagonal must be at least 1-dim, received rank 0");
     TRN_TRY(read_k(&b, k, 2));
-    int r = x->shape.rank;
-    b.rows = x->shape.dim[r - 2];
-    b.cols = x->shape.dim[r - 1];
-    TRN_TRY(check_band(&b));
-    trn_shape want = x->shape;
-    int64_t batch = 1;
-    for (int i = 0; i < r - 2; i++)
-        batch *= want.dim[i];
-    want.rank = r - 2;
-    if (b.lower != b.upper)
-        want.dim[want.rank++] = b.upper - b.lower + 1;
-    want.dim[want.rank++] = b.longest;
+    trn_shape want;
+    int64_t batch;
+    TRN_TRY(band_of(&b, &want, &batch, &x->shape));
     TRN_CHECK_ARG(trn_shape_eq(&want, &dg->shape), "diagonal has shape %s; %s is expected",
                   trn_shape_text(ta, &dg->shape), trn_shape_text(tb, &want));
     trn_tensor *y;

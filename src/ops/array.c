@@ -3,6 +3,7 @@
 #include "ops/variant.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static trn_err out_view(trn_kctx *k, int i, const trn_tensor *x, const trn_shape *s)
@@ -502,6 +503,17 @@ static trn_err sh_concat_of(trn_shctx *s, int dim, int first, int n)
 static trn_err sh_concat(trn_shctx *s) { return sh_concat_of(s, 0, 1, s->n_in - 1); }
 static trn_err sh_concat_v2(trn_shctx *s) { return sh_concat_of(s, s->n_in - 1, 0, s->n_in - 1); }
 
+/* "[2 7 10]": a vector of sizes as text. */
+static const char *ints_text(char buf[static TRN_SHAPE_TEXT], const trn_tensor *t)
+{
+    size_t n = 0;
+    buf[n++] = '[';
+    for (int64_t i = 0; i < t->count && n + 24 < TRN_SHAPE_TEXT; i++)
+        n += (size_t)snprintf(buf + n, TRN_SHAPE_TEXT - n, "%s%lld", i ? " " : "", (long long)trn_int_at(t, i));
+    buf[n++] = ']';
+    buf[n] = 0;
+    return buf;
+}
 static trn_err k_concat_offset(trn_kctx *k)
 {
     const trn_tensor *dim = trn_in(k, 0), *x = trn_in(k, 1);
@@ -513,7 +525,7 @@ static trn_err k_concat_offset(trn_kctx *k)
     uint64_t offset = 0;
     for (int i = 0; i < k->n_out; i++) {
         const trn_tensor *q = trn_in(k, 1 + i);
-        TRN_CHECK_ARG(trn_is_vector(q) && q->count == rank, "input %d should be a vector of %lld elements", i, (long long)rank);
+        TRN_CHECK_ARG(trn_is_vector(q) && q->count == rank, "input %d should contain %lld elements in one dimension", i, (long long)rank);
         trn_tensor *y;
         TRN_TRY(trn_out_new(&y, k, i, q->dtype, &q->shape));
         for (int64_t d = 0; d < rank; d++) {
@@ -521,8 +533,11 @@ static trn_err k_concat_offset(trn_kctx *k)
                 trn_int_put(y, d, (int64_t)offset);
                 offset += (uint64_t)trn_int_at(q, d);
             } else {
-                TRN_CHECK_ARG(trn_int_at(q, d) == trn_int_at(x, d), "All dimensions except %lld must match. Input %d has %lld where input 0 has %lld",
-                              (long long)axis, i, (long long)trn_int_at(q, d), (long long)trn_int_at(x, d));
+                if (trn_int_at(q, d) != trn_int_at(x, d)) {
+                    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+                    return TRN_BAD("All dimensions except %lld must match. Input %d has shape %s and doesn't match input 0 with shape %s.", (long long)axis, i,
+                                   ints_text(a, q), ints_text(b, x));
+                }
                 trn_int_put(y, d, 0);
             }
         }

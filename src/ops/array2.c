@@ -16,10 +16,11 @@ static trn_err read_perm(int *perm, const trn_tensor *p, int rank)
         int64_t d = trn_int_at(p, i);
         d += d < 0 ? rank : 0;
         TRN_CHECK_ARG(d >= 0 && d < rank, "%lld is out of range [0 .. %d)", (long long)trn_int_at(p, i), rank);
-        TRN_CHECK_ARG(!seen[d], "%lld is missing or twice in the permutation", (long long)d);
         seen[d] = true;
         perm[i] = (int)d;
     }
+    for (int i = 0; i < rank; i++)
+        TRN_CHECK_ARG(seen[i], "%d is missing from the permutation", i);
     return TRN_OK;
 }
 

@@ -179,9 +179,11 @@ trn_err trn_count_checked(int64_t *out, const trn_shape *s)
     for (int i = 0; i < s->rank; i++) {
         if (s->dim[i] < 0)
             return TRN_BAD("dimension %d is %lld, must be >= 0", i, (long long)s->dim[i]);
+        int64_t sofar = n;
         if (__builtin_mul_overflow(n, s->dim[i], &n) || n > INT64_C(1) << 62) {
             char t[TRN_SHAPE_TEXT];
-            return TRN_BAD("shape %s has too many elements", trn_shape_text(t, s));
+            return TRN_BAD("shape %s has too many elements: Encountered overflow when multiplying %lld with %lld", trn_shape_text(t, s), (long long)sofar,
+                           (long long)s->dim[i]);
         }
     }
     *out = n;

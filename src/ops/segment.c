@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- unsorted ----------------------------------------------------------------------------------------------------------------- */
@@ -30,6 +31,23 @@ static void neutral(void *p, trn_dtype t, trn_accum_op op)
     uint64_t top = UINT64_C(1) << (bits - 1);
     uint64_t v = op == TRN_ACC_MUL ? 1 : op == TRN_ACC_MAX ? (is_signed ? top : 0) : is_signed ? top - 1 : (top - 1) | top;
     memcpy(p, &v, bits / 8); /* little-endian: the low bytes */
+}
+
+/* "[1,2]": where element i of a tensor of this shape lies; nothing for a scalar. */
+static const char *place_text(char buf[static TRN_SHAPE_TEXT], const trn_shape *s, int64_t i)
+{
+    int64_t at[TRN_MAX_RANK];
+    for (int d = s->rank - 1; d >= 0; d--) {
+        at[d] = i % s->dim[d];
+        i /= s->dim[d];
+    }
+    size_t n = 0;
+    buf[0] = 0;
+    for (int d = 0; d < s->rank && n + 24 < TRN_SHAPE_TEXT; d++)
+        n += (size_t)snprintf(buf + n, TRN_SHAPE_TEXT - n, "%c%lld", d ? ',' : '[', (long long)at[d]);
+    if (n)
+        snprintf(buf + n, TRN_SHAPE_TEXT - n, "]");
+    return buf;
 }
 
 static trn_err unsorted(trn_kctx *k, trn_accum_op op)
@@ -63,7 +81,7 @@ static trn_err unsorted(trn_kctx *k, trn_accum_op op)
         int64_t v = trn_int_at(ids, i);
         if (v < 0)
             continue; /* dropped on purpose */
-        TRN_CHECK_ARG(v < n, "segment_ids[%lld] = %lld is out of range [0, %lld)", (long long)i, (long long)v, (long long)n);
+        TRN_CHECK_ARG(v < n, "segment_ids%s = %lld is out of range [0, %lld)", place_text(a, &ids->shape, i), (long long)v, (long long)n);
         trn_accum(op, x->dtype, (char *)y->data + (size_t)v * bytes, (const char *)x->data + (size_t)i * bytes, inner);
     }
     return TRN_OK;
@@ -150,23 +168,25 @@ static trn_err sorted(trn_kctx *k, const trn_tensor *x, const trn_tensor *indice
     } else {
         TRN_CHECK_ARG(n == limit, "segment_ids should be the same size as dimension 0 of input");
     }
-    int64_t last = -1;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t v = trn_int_at(ids, i);
-        TRN_CHECK_ARG(v >= 0, "segment ids must be >= 0");
-        TRN_CHECK_ARG(v >= last, "segment ids are not increasing");
-        TRN_CHECK_ARG(rows < 0 || v < rows, "Segment id %lld out of range [0, %lld)", (long long)v, (long long)rows);
-        last = v;
-        int64_t at = indices ? trn_int_at(indices, i) : 0;
-        TRN_CHECK_ARG(!indices || (at >= 0 && at < limit), "Bad: indices[%lld] == %lld out of range [0, %lld)", (long long)i, (long long)at, (long long)limit);
-    }
+    /* The last id says how many rows come out, so that one is judged first, then the resulting shape, then the ids in their order. */
+    int64_t last = n ? trn_int_at(ids, n - 1) : -1;
     TRN_CHECK_ARG(last < INT64_MAX, "segment id %lld is too large", (long long)last);
+    TRN_CHECK_ARG(rows < 0 || last < rows, "segment ids must be < num_segments, which is %lld", (long long)rows);
     trn_shape s = x->shape;
     s.dim[0] = rows < 0 ? last + 1 : rows;
+    TRN_CHECK_ARG(s.dim[0] >= (n > 0), "segment ids must be >= 0");
     for (int i = 1; i < s.rank; i++)
         inner *= s.dim[i];
     int64_t count;
     TRN_TRY(trn_count_checked(&count, &s));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = trn_int_at(ids, i);
+        TRN_CHECK_ARG(i == 0 || v >= trn_int_at(ids, i - 1), "segment ids are not increasing");
+        TRN_CHECK_ARG(v >= 0 && v < s.dim[0], "Segment id %lld out of range [0, %lld), possibly because segment_ids is not sorted", (long long)v,
+                      (long long)s.dim[0]);
+        int64_t at = indices ? trn_int_at(indices, i) : 0;
+        TRN_CHECK_ARG(!indices || (at >= 0 && at < limit), "Bad: indices[%lld] == %lld out of range [0, %lld)", (long long)i, (long long)at, (long long)limit);
+    }
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     trn_zero_elems(y, 0, y->count);
@@ -244,14 +264,11 @@ static trn_err k_sparse_sum(trn_kctx *k) { return sparse_segment(k, PLAIN); }
 static trn_err k_sparse_mean(trn_kctx *k) { return sparse_segment(k, MEAN); }
 static trn_err k_sparse_sqrt_n(trn_kctx *k) { return sparse_segment(k, SQRT_N); }
 
-/* Each gradient row of a segment goes back to the rows that were summed into it, scaled as they were. */
-static trn_err sparse_grad(trn_kctx *k, finish_kind fin)
+/* Each gradient row of a segment goes back to the rows that were summed into it, scaled as they were. `to`: where row i goes, in place of
+ * indices[i]. */
+static trn_err spread(trn_kctx *k, const trn_tensor *g, const trn_tensor *ids, const int64_t *to, int64_t rows, finish_kind fin)
 {
-    const trn_tensor *g = trn_in(k, 0), *indices = trn_in(k, 1), *ids = trn_in(k, 2), *dim = trn_in(k, 3);
-    TRN_CHECK_ARG(g->shape.rank >= 1, "grad must be at least rank 1");
-    TRN_CHECK_ARG(trn_is_vector(indices) && trn_is_vector(ids) && indices->count == ids->count, "segment_ids and indices should be vectors of one size");
-    TRN_CHECK_ARG(trn_is_scalar(dim) && trn_int_at(dim, 0) >= 0, "output_dim0 should be a scalar >= 0");
-    int64_t rows = trn_int_at(dim, 0), n = ids->count, segs = g->shape.dim[0], inner = 1, count;
+    int64_t n = ids->count, segs = g->shape.dim[0], inner = 1, count;
     trn_shape s = g->shape;
     s.dim[0] = rows;
     for (int i = 1; i < s.rank; i++)
@@ -269,19 +286,12 @@ static trn_err sparse_grad(trn_kctx *k, finish_kind fin)
         return e;
     }
     trn_zero_elems(sum, 0, sum->count);
-    for (int64_t i = 0; i < n && !e; i++) {
-        int64_t v = trn_int_at(ids, i), at = trn_int_at(indices, i);
-        if (v < 0 || v >= segs)
-            e = TRN_BAD("Segment id %lld out of range [0, %lld).", (long long)v, (long long)segs);
-        else if (at < 0 || at >= rows)
-            e = TRN_BAD("Index %lld out of range [0, %lld).", (long long)at, (long long)rows);
-        else
-            scale[v] += 1;
-    }
+    for (int64_t i = 0; i < n; i++)
+        scale[trn_int_at(ids, i)] += 1;
     for (int64_t i = 0; i < segs; i++)
         scale[i] = fin == PLAIN || scale[i] == 0 ? 1 : fin == MEAN ? 1 / scale[i] : 1 / sqrt(scale[i]);
-    for (int64_t i = 0; i < n && !e; i++) {
-        int64_t v = trn_int_at(ids, i), at = trn_int_at(indices, i);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = trn_int_at(ids, i), at = to[i];
         if (g->dtype == TRN_DOUBLE) {
             for (int64_t q = 0; q < inner; q++)
                 TRN_DATA_MUT(sum, double)[at * inner + q] += TRN_DATA(g, double)[v * inner + q] * scale[v];
@@ -295,13 +305,80 @@ static trn_err sparse_grad(trn_kctx *k, finish_kind fin)
         for (int64_t q = 0; q < inner; q++)
             TRN_DATA_MUT(sum, float)[at * inner + q] += from[q] * (float)scale[v];
     }
-    if (!e && half)
+    if (half)
         trn_narrow(y->data, TRN_DATA(sum, float), y->dtype, y->count);
-    else if (!e)
+    else
         memcpy(y->data, sum->data, trn_tensor_bytes(y));
     trn_tensor_unref(sum);
     free(scale);
     free(row);
+    return TRN_OK;
+}
+
+typedef struct target {
+    int64_t index, at; /* the row, and which element of `indices` names it */
+} target;
+
+static int by_index(const void *a, const void *b)
+{
+    int64_t x = ((const target *)a)->index, y = ((const target *)b)->index;
+    return (x > y) - (x < y);
+}
+
+static trn_err sparse_grad(trn_kctx *k, finish_kind fin)
+{
+    const trn_tensor *g = trn_in(k, 0), *indices = trn_in(k, 1), *ids = trn_in(k, 2), *dim = trn_in(k, 3);
+    TRN_CHECK_ARG(trn_is_vector(indices), "indices should be a vector");
+    TRN_CHECK_ARG(trn_is_vector(ids), "segment_ids should be a vector");
+    TRN_CHECK_ARG(indices->count == ids->count, "segment_ids and indices should be vectors of one size");
+    TRN_CHECK_ARG(trn_is_scalar(dim) && trn_int_at(dim, 0) >= 0, "output_dim0 should be a scalar >= 0");
+    TRN_CHECK_ARG(g->shape.rank >= 1, "grad must be at least rank 1");
+    int64_t rows = trn_int_at(dim, 0), n = ids->count, segs = g->shape.dim[0];
+    bool compact = k->n_out > 1; /* only the rows that are named, and their list */
+    if (!rows)
+        n = 0; /* nothing to give back to; the ids are not looked at */
+    TRN_CHECK_ARG(!n || trn_int_at(ids, n - 1) < segs, "Invalid number of segments: id %lld of %lld", (long long)trn_int_at(ids, n - 1), (long long)segs);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v = trn_int_at(ids, i), at = trn_int_at(indices, i);
+        TRN_CHECK_ARG(at >= 0 && at < rows, "Index %lld out of range [0, %lld).", (long long)at, (long long)rows);
+        TRN_CHECK_ARG(v >= 0 && v < segs, "Segment id %lld out of range [0, %lld).", (long long)v, (long long)segs);
+    }
+    int64_t *to = malloc(sizeof *to * (size_t)(n + 1));
+    if (!to)
+        return trn_err_oom();
+    for (int64_t i = 0; i < n; i++)
+        to[i] = trn_int_at(indices, i);
+    trn_err e = TRN_OK;
+    if (compact) {
+        target *t = malloc(sizeof *t * (size_t)(n + 1));
+        if (!t) {
+            free(to);
+            return trn_err_oom();
+        }
+        for (int64_t i = 0; i < n; i++)
+            t[i] = (target){to[i], i};
+        qsort(t, (size_t)n, sizeof *t, by_index);
+        int64_t unique = 0;
+        for (int64_t i = 0; i < n; i++) {
+            unique += i == 0 || t[i].index != t[i - 1].index;
+            to[t[i].at] = unique - 1;
+        }
+        trn_tensor *names;
+        e = trn_out_new(&names, k, 1, indices->dtype, &(trn_shape){.rank = 1, .dim = {unique}});
+        for (int64_t i = 0; i < n && !e; i++)
+            trn_int_put(names, to[t[i].at], t[i].index);
+        free(t);
+        rows = unique;
+    }
+    if (!e)
+        e = n == ids->count ? spread(k, g, ids, to, rows, fin) : TRN_OK;
+    if (!e && n != ids->count) {
+        trn_tensor *y;
+        trn_shape s = g->shape;
+        s.dim[0] = 0;
+        e = trn_out_new(&y, k, 0, g->dtype, &s);
+    }
+    free(to);
     return e;
 }
 static trn_err k_sparse_sum_grad(trn_kctx *k) { return sparse_grad(k, PLAIN); }
@@ -316,6 +393,13 @@ static trn_err sh_segment(trn_shctx *s)
     return TRN_OK;
 }
 
+static trn_err sh_segment_grad2(trn_shctx *s)
+{
+    TRN_TRY(sh_segment(s));
+    s->out[1] = (trn_shape){.rank = 1, .dim = {-1}};
+    return TRN_OK;
+}
+
 #define UNSORTED(set) "data:T, segment_ids:Tindices, num_segments:Tnumsegments -> output:T; T:" set ", Tindices:i16|i32|i64, Tnumsegments:i32|i64=i32"
 #define UNSORTED32(set) "data:T, segment_ids:Tindices, num_segments:Tnumsegments -> output:T; T:" set ", Tindices:i32|i64, Tnumsegments:i32|i64=i32"
 #define SORTED(set) "data:T, segment_ids:Tindices -> output:T; T:" set ", Tindices:i32|i64"
@@ -326,6 +410,9 @@ static trn_err sh_segment(trn_shctx *s)
     ", Tidx:i32|i64=i32, Tnumsegments:i32|i64=i32, Tsegmentids:i32|i64=i32, sparse_gradient:bool=false"
 #define SPARSE_GRAD                                                                                                    \
     "grad:T, indices:Tidx, segment_ids:Tsegmentids, output_dim0:i32 -> output:T; T:float, Tidx:i32|i64=i32, Tsegmentids:i32|i64=i32"
+#define SPARSE_GRAD2                                                                                                   \
+    "grad:T, indices:Tidx, segment_ids:Tsegmentids, dense_output_dim0:i32 -> output:T, sorted_unique_indices:Tidx; T:float, Tidx:i32|i64=i32, " \
+    "Tsegmentids:i32|i64=i32"
 
 const trn_op trn_ops_segment[] = {
     {"UnsortedSegmentSum", UNSORTED("num"), sh_unsorted, k_unsorted_sum, 0},
@@ -346,5 +433,8 @@ const trn_op trn_ops_segment[] = {
     {"SparseSegmentSumGrad", SPARSE_GRAD, sh_segment, k_sparse_sum_grad, 0},
     {"SparseSegmentMeanGrad", SPARSE_GRAD, sh_segment, k_sparse_mean_grad, 0},
     {"SparseSegmentSqrtNGrad", SPARSE_GRAD, sh_segment, k_sparse_sqrt_n_grad, 0},
+    {"SparseSegmentSumGradV2", SPARSE_GRAD2, sh_segment_grad2, k_sparse_sum_grad, 0},
+    {"SparseSegmentMeanGradV2", SPARSE_GRAD2, sh_segment_grad2, k_sparse_mean_grad, 0},
+    {"SparseSegmentSqrtNGradV2", SPARSE_GRAD2, sh_segment_grad2, k_sparse_sqrt_n_grad, 0},
     {0},
 };

@@ -383,6 +383,7 @@ def cases_segment(rng, quick):
                 yield C("SparseSegment" + op, [rand(rng, t, shape), idx, ids], atol=atol)
                 yield C("SparseSegment%sWithNumSegments" % op, [rand(rng, t, shape), idx, ids, i32(5)], atol=atol)
                 yield C("SparseSegment%sGrad" % op, [rand(rng, t, (5,) + shape[1:]), idx, ids, i32(shape[0])], atol=atol)
+                yield C("SparseSegment%sGradV2" % op, [rand(rng, t, (5,) + shape[1:]), idx, ids, i32(shape[0])], atol=atol)
     x = rand(rng, np.float32, (3, 2))
     for ids in ([0, 1], [0, 2, 1], [-1, 0, 0], [[0, 0, 0]]):
         yield C("SegmentSum", [x, i32(ids)])
@@ -393,4 +394,11 @@ def cases_segment(rng, quick):
     yield C("UnsortedSegmentSum", [x, i32([0, 1]), i32(4)])
     yield C("UnsortedSegmentSum", [x, i32([0, 1, 2]), i32(-1)])
     yield C("UnsortedSegmentSum", [x, i32([0, 1, 2]), i32([4])])
-    yield C("SparseSegmentMeanGrad", [x, i32([0, 1]), i32([0, 5]), i32(3)])
+    for op in ("Sum", "Mean", "SqrtN"):
+        for grad in ("Grad", "GradV2"):
+            for ids in ([0, 5], [0, 2], [-1, 1], [0, -1], [0]):
+                yield C("SparseSegment" + op + grad, [x, i32([0, 1]), i32(ids), i32(3)])
+            yield C("SparseSegment" + op + grad, [x, i32([0, 3]), i32([0, 1]), i32(3)])
+            yield C("SparseSegment" + op + grad, [x, i32([-1, 0]), i32([0, 1]), i32(3)])
+            yield C("SparseSegment" + op + grad, [x, i32([]), i32([]), i32(3)])
+            yield C("SparseSegment" + op + grad, [x, i32([1]), i32([0]), i32(0)])

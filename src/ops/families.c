@@ -42,6 +42,8 @@
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_reader)                                                                                                  \
     X(trn_ops_reduce)                                                                                                  \
+    X(trn_ops_ragged)                                                                                                  \
+    X(trn_ops_remap)                                                                                                   \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \

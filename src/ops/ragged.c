@@ -1,0 +1,497 @@
+/* Ragged tensors: rows of different lengths, as values and vectors of splits. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "ops/kern.h"
+
+/* n elements of src from `from` into dst at `at`. Any dtype. */
+static trn_err copy_elems(trn_tensor *dst, int64_t at, const trn_tensor *src, int64_t from, int64_t n)
+{
+    int64_t one = 1;
+    return n ? trn_block_copy(NULL, dst, at, &one, src, from, &one, &n, 1) : TRN_OK;
+}
+
+static int64_t last_of(const trn_tensor *t) { return trn_int_at(t, t->count - 1); }
+
+/* Splits from 0, never falling, each level as long as the one above it says, the last one as the values say. */
+static trn_err check_splits(const trn_kctx *k, int first, int n, const trn_tensor *values)
+{
+    for (int i = 0; i < n; i++) {
+        const trn_tensor *s = trn_in(k, first + i);
+        TRN_CHECK_ARG(s->count > 0, "ragged splits may not be empty.");
+        TRN_CHECK_ARG(trn_int_at(s, 0) == 0, "First value of ragged splits must be 0.");
+        for (int64_t j = 1; j < s->count; j++)
+            TRN_CHECK_ARG(trn_int_at(s, j) >= trn_int_at(s, j - 1), "Ragged splits should be non decreasing, but %" PRId64 " is followed by %" PRId64,
+                          trn_int_at(s, j - 1), trn_int_at(s, j));
+        int64_t rows = i + 1 < n ? trn_in(k, first + i + 1)->count - 1 : values->shape.dim[0];
+        TRN_CHECK_ARG(last_of(s) == rows, "Final value of ragged splits must match the length of what they split: %" PRId64 " and %" PRId64, last_of(s), rows);
+    }
+    return TRN_OK;
+}
+
+/* ---- RaggedTensorToSparse -------------------------------------------------------------------------------------------------- */
+
+static trn_err to_sparse(trn_kctx *k)
+{
+    int n = k->n_in - 1;
+    const trn_tensor *values = trn_in(k, n);
+    TRN_CHECK_ARG(values->shape.rank >= 1, "the values of a ragged tensor have at least one dimension");
+    for (int i = 0; i < n; i++)
+        TRN_CHECK_ARG(trn_is_vector(trn_in(k, i)), "ragged splits must be vectors");
+    TRN_TRY(check_splits(k, 0, n, values));
+    int rank = n + values->shape.rank;
+    trn_tensor *indices, *flat, *shape;
+    trn_shape s = {.rank = 2, .dim = {values->count, rank}}, v1 = trn_shape_vector(rank), all = trn_shape_vector(values->count);
+    TRN_TRY(trn_out_new(&indices, k, 0, TRN_INT64, &s));
+    TRN_TRY(trn_out_new(&shape, k, 2, TRN_INT64, &v1));
+    TRN_TRY(trn_tensor_view(&flat, values, 0, &all));
+    trn_out_set(k, 1, flat);
+    int64_t *d = TRN_DATA_MUT(shape, int64_t);
+    d[0] = trn_in(k, 0)->count - 1;
+    for (int i = 0; i < n; i++) {
+        d[i + 1] = 0;
+        for (int64_t j = 1; j < trn_in(k, i)->count; j++)
+            d[i + 1] = TRN_MAX(d[i + 1], trn_int_at(trn_in(k, i), j) - trn_int_at(trn_in(k, i), j - 1));
+    }
+    for (int i = 1; i < values->shape.rank; i++)
+        d[n + i] = values->shape.dim[i];
+
+    int64_t *out = TRN_DATA_MUT(indices, int64_t), inner = values->shape.dim[0] ? values->count / values->shape.dim[0] : 0;
+    int64_t *row = calloc((size_t)n, sizeof *row); /* per level: the row that the present value lies in */
+    if (!row)
+        return trn_err_oom();
+    for (int64_t v = 0; v < values->shape.dim[0]; v++) {
+        int64_t at = v;
+        for (int i = n - 1; i >= 0; i--) {
+            const trn_tensor *sp = trn_in(k, i);
+            while (trn_int_at(sp, row[i] + 1) <= at)
+                row[i]++;
+            for (int64_t q = 0; q < inner; q++)
+                out[(v * inner + q) * rank + i + 1] = at - trn_int_at(sp, row[i]);
+            at = row[i];
+        }
+        for (int64_t q = 0; q < inner; q++) {
+            out[(v * inner + q) * rank] = at;
+            int64_t rest = q;
+            for (int i = values->shape.rank - 1; i >= 1; i--) {
+                out[(v * inner + q) * rank + n + i] = rest % values->shape.dim[i];
+                rest /= values->shape.dim[i];
+            }
+        }
+    }
+    free(row);
+    return TRN_OK;
+}
+static trn_err sh_to_sparse(trn_shctx *s)
+{
+    int rank = s->in[s->n_in - 1].rank;
+    s->out[0] = (trn_shape){.rank = 2, .dim = {-1, rank < 0 ? -1 : rank + s->n_in - 1}};
+    s->out[1] = trn_shape_vector(-1);
+    s->out[2] = trn_shape_vector(rank < 0 ? -1 : rank + s->n_in - 1);
+    return TRN_OK;
+}
+
+/* ---- RaggedRange ------------------------------------------------------------------------------------------------------------ */
+
+static double num_at(const trn_tensor *t, int64_t i)
+{
+    i = trn_is_scalar(t) ? 0 : i;
+    if (t->dtype == TRN_FLOAT)
+        return (double)TRN_DATA(t, float)[i];
+    if (t->dtype == TRN_DOUBLE)
+        return TRN_DATA(t, double)[i];
+    float f;
+    trn_widen(&f, TRN_DATA(t, uint16_t) + i, t->dtype, 1);
+    return (double)f;
+}
+
+/* How many steps of delta lead from start to limit; false when that is no number we can hold. */
+static bool steps(int64_t *out, const trn_tensor *a, const trn_tensor *b, const trn_tensor *c, int64_t i)
+{
+    if (a->dtype == TRN_INT32 || a->dtype == TRN_INT64) {
+        int64_t start = trn_int_at(a, trn_is_scalar(a) ? 0 : i), limit = trn_int_at(b, trn_is_scalar(b) ? 0 : i), delta = trn_int_at(c, trn_is_scalar(c) ? 0 : i);
+        bool none = (delta > 0 && limit <= start) || (delta < 0 && limit >= start);
+        __int128 way = (__int128)limit - start, step = delta;
+        if (way < 0)
+            way = -way, step = -step;
+        *out = none ? 0 : (int64_t)((way + step - 1) / step);
+        return true;
+    }
+    double start = num_at(a, i), limit = num_at(b, i), delta = num_at(c, i);
+    bool none = (delta > 0 && limit < start) || (delta < 0 && limit > start);
+    double n = none ? 0 : ceil(fabs(a->dtype == TRN_FLOAT ? (double)(((float)limit - (float)start) / (float)delta) : (limit - start) / delta));
+    if (!(n >= 0 && n < 9e18))
+        return false;
+    *out = (int64_t)n;
+    return true;
+}
+
+static trn_err ragged_range(trn_kctx *k)
+{
+    static const char *const what[] = {"starts", "limits", "deltas"};
+    const trn_tensor *in[3];
+    int64_t rows = -1;
+    for (int i = 0; i < 3; i++) {
+        in[i] = trn_in(k, i);
+        TRN_CHECK_ARG(in[i]->shape.rank <= 1, "%s must be a scalar or vector", what[i]);
+        if (trn_is_scalar(in[i]))
+            continue;
+        TRN_CHECK_ARG(rows < 0 || rows == in[i]->count, "starts, limits, and deltas must have the same shape");
+        rows = in[i]->count;
+    }
+    rows = rows < 0 ? 1 : rows;
+    trn_dtype st = k->node->out_types[0], dt = in[0]->dtype;
+    trn_tensor *splits, *y;
+    trn_shape s = trn_shape_vector(rows + 1);
+    TRN_TRY(trn_out_new(&splits, k, 0, st, &s));
+    int64_t most = st == TRN_INT32 ? INT32_MAX : INT64_MAX, total = 0;
+    trn_int_put(splits, 0, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t n;
+        bool whole = dt == TRN_INT32 || dt == TRN_INT64;
+        double delta = whole ? (double)trn_int_at(in[2], trn_is_scalar(in[2]) ? 0 : i) : num_at(in[2], i);
+        TRN_CHECK_ARG(delta != 0, "Requires delta != 0");
+        TRN_CHECK_ARG(steps(&n, in[0], in[1], in[2], i), "row %" PRId64 " of the range has no end", i);
+        TRN_CHECK_ARG(n <= most - total, "The total range size overflowed. Consider int64 for row_splits_dtype");
+        total += n;
+        trn_int_put(splits, i + 1, total);
+    }
+    s = trn_shape_vector(total);
+    TRN_TRY(trn_count_checked(&(int64_t){0}, &s));
+    TRN_TRY(trn_out_new(&y, k, 1, dt, &s));
+    for (int64_t i = 0, at = 0; i < rows; i++) {
+        int64_t n = trn_int_at(splits, i + 1) - at;
+        if (dt == TRN_INT32 || dt == TRN_INT64) {
+            uint64_t v = (uint64_t)trn_int_at(in[0], trn_is_scalar(in[0]) ? 0 : i), d = (uint64_t)trn_int_at(in[2], trn_is_scalar(in[2]) ? 0 : i);
+            for (int64_t q = 0; q < n; q++, v += d)
+                trn_int_put(y, at + q, (int64_t)v);
+        } else if (dt == TRN_DOUBLE) {
+            double v = num_at(in[0], i), d = num_at(in[2], i);
+            for (int64_t q = 0; q < n; q++, v += d)
+                TRN_DATA_MUT(y, double)[at + q] = v;
+        } else {
+            float v = (float)num_at(in[0], i), d = (float)num_at(in[2], i);
+            for (int64_t q = 0; q < n; q++) {
+                if (dt == TRN_FLOAT)
+                    TRN_DATA_MUT(y, float)[at + q] = v;
+                else
+                    trn_narrow(TRN_DATA_MUT(y, uint16_t) + at + q, &v, dt, 1);
+                v += d;
+                if (dt != TRN_FLOAT) { /* bfloat16 adds up in bfloat16 */
+                    uint16_t h;
+                    trn_narrow(&h, &v, dt, 1);
+                    trn_widen(&v, &h, dt, 1);
+                }
+            }
+        }
+        at += n;
+    }
+    return TRN_OK;
+}
+static trn_err sh_ragged_range(trn_shctx *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < 3; i++)
+        if (s->in[i].rank != 0)
+            n = s->in[i].rank == 1 && n != -1 && s->in[i].dim[0] >= 0 ? s->in[i].dim[0] : -1;
+    s->out[0] = trn_shape_vector(n < 0 ? -1 : n + 1);
+    s->out[1] = trn_shape_vector(-1);
+    return TRN_OK;
+}
+
+/* ---- RaggedGather ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct span {
+    int64_t from, to;
+} span;
+
+static trn_err ragged_gather(trn_kctx *k)
+{
+    int n = (int)trn_attr_int(k->node, "PARAMS_RAGGED_RANK");
+    const trn_tensor *values = trn_in(k, n), *ids = trn_in(k, n + 1);
+    for (int i = 0; i < n; i++)
+        TRN_CHECK_ARG(trn_is_vector(trn_in(k, i)) && trn_in(k, i)->count, "Split tensors must not be scalars, and Ragged splits may not be empty");
+    int64_t rows = trn_in(k, 0)->count - 1;
+    for (int64_t i = 0; i < ids->count; i++)
+        TRN_CHECK_ARG(trn_int_at(ids, i) >= 0 && trn_int_at(ids, i) < rows, "indices[%" PRId64 "] = %" PRId64 " is not in [0, %" PRId64 ")", i,
+                      trn_int_at(ids, i), rows);
+    TRN_CHECK_ARG(values->shape.rank > 0, "params.rank must be nonzero");
+    for (int i = 0; i < n; i++) {
+        const trn_tensor *s = trn_in(k, i);
+        int64_t most = i + 1 < n ? trn_in(k, i + 1)->count - 1 : values->shape.dim[0];
+        TRN_CHECK_ARG(trn_int_at(s, 0) >= 0, "Ragged splits must be non-negative");
+        TRN_CHECK_ARG(last_of(s) <= most, "Ragged splits must not point past values");
+        for (int64_t j = 1; j < s->count; j++)
+            TRN_CHECK_ARG(trn_int_at(s, j - 1) <= trn_int_at(s, j), "Ragged splits must be sorted");
+    }
+    int outer = ids->shape.rank - 1; /* uniform dimensions that come from the shape of indices; -1: a scalar takes one level away */
+    TRN_CHECK_ARG(k->n_out - 1 == outer + n, "OUTPUT_RAGGED_RANK is %d, but indices of rank %d give %d", k->n_out - 1, ids->shape.rank, outer + n);
+    trn_dtype st = trn_attr_type(k->node, "Tsplits");
+    int64_t lead = 1;
+    for (int i = 0; i < outer; i++) {
+        trn_tensor *y;
+        lead *= ids->shape.dim[i];
+        trn_shape s = trn_shape_vector(lead + 1);
+        TRN_TRY(trn_out_new(&y, k, i, st, &s));
+        for (int64_t q = 0; q <= lead; q++)
+            trn_int_put(y, q, q * ids->shape.dim[i + 1]);
+    }
+    span *rng = malloc(sizeof *rng * (size_t)(ids->count + 1)); /* what each index takes, level by level */
+    if (!rng)
+        return trn_err_oom();
+    for (int64_t i = 0; i < ids->count; i++)
+        rng[i] = (span){trn_int_at(ids, i), trn_int_at(ids, i) + 1};
+    trn_err err = TRN_OK;
+    for (int lvl = 0; lvl < n && !err; lvl++) {
+        const trn_tensor *sp = trn_in(k, lvl);
+        int64_t total = 0, sum = 0;
+        for (int64_t i = 0; i < ids->count; i++)
+            total += rng[i].to - rng[i].from;
+        int out = outer + lvl;
+        trn_tensor *y = NULL;
+        trn_shape s = trn_shape_vector(total + 1);
+        if (out >= 0)
+            err = trn_out_new(&y, k, out, st, &s);
+        if (y && !err)
+            trn_int_put(y, 0, 0);
+        for (int64_t i = 0, at = 1; i < ids->count && !err; i++) {
+            for (int64_t q = rng[i].from; q < rng[i].to; q++, at++) {
+                sum += trn_int_at(sp, q + 1) - trn_int_at(sp, q);
+                if (y)
+                    trn_int_put(y, at, sum);
+            }
+            rng[i] = (span){trn_int_at(sp, rng[i].from), trn_int_at(sp, rng[i].to)};
+        }
+    }
+    int64_t total = 0, inner = 1, count, at = 0;
+    for (int64_t i = 0; i < ids->count; i++)
+        total += rng[i].to - rng[i].from;
+    trn_shape s = values->shape;
+    s.dim[0] = total;
+    for (int i = 1; i < s.rank; i++)
+        inner *= s.dim[i];
+    trn_tensor *y;
+    if (!err)
+        err = trn_count_checked(&count, &s);
+    if (!err)
+        err = trn_out_new(&y, k, k->n_out - 1, values->dtype, &s);
+    for (int64_t i = 0; i < ids->count && !err; i++) {
+        int64_t m = (rng[i].to - rng[i].from) * inner;
+        err = copy_elems(y, at, values, rng[i].from * inner, m);
+        at += m;
+    }
+    free(rng);
+    return err;
+}
+static trn_err sh_ragged_gather(trn_shctx *s)
+{
+    for (int i = 0; i < s->n_out - 1; i++)
+        s->out[i] = trn_shape_vector(-1);
+    trn_shape v = s->in[s->n_in - 2];
+    if (v.rank > 0)
+        v.dim[0] = -1;
+    s->out[s->n_out - 1] = v;
+    return TRN_OK;
+}
+
+/* ---- RaggedTensorToTensor ------------------------------------------------------------------------------------------------------ */
+
+typedef enum part_kind { FIRST_DIM, ROW_IDS, SPLITS } part_kind;
+
+static trn_err part_at(part_kind *out, const trn_node *n, int i)
+{
+    const trn_attr *a = trn_node_attr(n, "row_partition_types");
+    TRN_CHECK_ARG(a && a->is_list && i < a->n, "row_partition_types has no entry %d", i);
+    const char *p = a->list[i].s.p;
+    if (!strcmp(p, "FIRST_DIM_SIZE"))
+        *out = FIRST_DIM;
+    else if (!strcmp(p, "VALUE_ROWIDS"))
+        *out = ROW_IDS;
+    else if (!strcmp(p, "ROW_SPLITS"))
+        *out = SPLITS;
+    else
+        return TRN_BAD("Cannot handle partition type %s", p);
+    return TRN_OK;
+}
+
+static int64_t widest(const trn_tensor *t, part_kind kind)
+{
+    int64_t w = 0, run = 0;
+    for (int64_t i = kind == SPLITS; i < t->count; i++) {
+        if (kind == SPLITS)
+            run = trn_int_at(t, i) - trn_int_at(t, i - 1);
+        else
+            run = i && trn_int_at(t, i) == trn_int_at(t, i - 1) ? run + 1 : 1;
+        w = run > w ? run : w;
+    }
+    return w;
+}
+
+typedef struct places {
+    int64_t *at; /* where in the result the first element of each row goes; -1: nowhere */
+    int64_t n;
+} places;
+
+/* One level down: where the children of `up` go, `step` apart, at most `width` of each. */
+static trn_err descend(places *down, const places *up, const trn_tensor *t, part_kind kind, int64_t step, int64_t width)
+{
+    int64_t n = kind == SPLITS ? t->count ? last_of(t) : 0 : t->count;
+    TRN_CHECK_ARG(n >= 0 && n <= INT64_C(1) << 40, "Invalid row split size");
+    down->at = malloc(sizeof *down->at * (size_t)(n + 1));
+    down->n = 0;
+    if (!down->at)
+        return trn_err_oom();
+    if (kind == SPLITS) {
+        TRN_CHECK_ARG(t->count - 1 <= up->n, "Row partition size is greater than output size: %" PRId64 " > %" PRId64, t->count - 1, up->n);
+        for (int64_t i = 0; i + 1 < t->count; i++) {
+            int64_t len = trn_int_at(t, i + 1) - trn_int_at(t, i);
+            TRN_CHECK_ARG(len >= 0 && len <= n - down->n, "Invalid row split size.");
+            for (int64_t q = 0; q < len; q++)
+                down->at[down->n++] = up->at[i] < 0 || q >= width ? -1 : up->at[i] + q * step;
+        }
+        TRN_CHECK_ARG(down->n == n, "Invalid row split size.");
+        return TRN_OK;
+    }
+    int64_t col = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = trn_int_at(t, i);
+        TRN_CHECK_ARG(row >= 0 && row < up->n, "Got value_rowid=%" PRId64 " which is not less than %" PRId64, row, up->n);
+        col = i && row == trn_int_at(t, i - 1) ? col + 1 : 0;
+        down->at[down->n++] = up->at[row] < 0 || col >= width ? -1 : up->at[row] + col * step;
+    }
+    return TRN_OK;
+}
+
+/* The wanted shape (maybe with holes, maybe unknown) with what the values say of the inner dimensions. */
+static trn_err dense_shape(trn_shape *out, const trn_tensor *want, const trn_shape *values, int ragged_rank)
+{
+    int rank = ragged_rank + values->rank;
+    TRN_CHECK_ARG(rank <= TRN_MAX_RANK, "the result would have %d dimensions", rank);
+    *out = (trn_shape){.rank = rank};
+    bool any = trn_is_scalar(want);
+    TRN_CHECK_ARG(!any || trn_int_at(want, 0) == -1, "shape must be a vector, or -1 for an unknown one");
+    TRN_CHECK_ARG(any || (trn_is_vector(want) && want->count == rank), "shape has %" PRId64 " dimensions, the ragged tensor %d", want->count, rank);
+    for (int i = 0; i < rank; i++) {
+        int64_t d = any ? -1 : trn_int_at(want, i), v = i > ragged_rank ? values->dim[i - ragged_rank] : -1;
+        TRN_CHECK_ARG(d >= -1, "dimension %d of the wanted shape is %" PRId64, i, d);
+        TRN_CHECK_ARG(d < 0 || v < 0 || d == v, "dimension %d of the wanted shape is %" PRId64 ", the values say %" PRId64, i, d, v);
+        out->dim[i] = d < 0 ? v : d;
+    }
+    return TRN_OK;
+}
+
+static trn_err fill_dense(trn_tensor *y, const places *p, const trn_tensor *values, const trn_tensor *dflt, int64_t inner)
+{
+    for (int64_t i = 0; i < y->count; i += inner)
+        TRN_TRY(dflt->count == 1 ? trn_fill_elems(y, i, inner, dflt, 0) : copy_elems(y, i, dflt, 0, inner));
+    TRN_CHECK_ARG(p->n <= values->shape.dim[0], "the row partitions name %" PRId64 " values, there are %" PRId64, p->n, values->shape.dim[0]);
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->at[i] >= 0)
+            TRN_TRY(copy_elems(y, p->at[i] * inner, values, i * inner, inner));
+    return TRN_OK;
+}
+
+/* default_value broadcast to the shape of one value. */
+static trn_err spread_default(trn_tensor **out, const trn_tensor *d, const trn_shape *values)
+{
+    trn_shape want = {.rank = values->rank - 1};
+    for (int i = 0; i < want.rank; i++)
+        want.dim[i] = values->dim[i + 1];
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    int skip = want.rank - d->shape.rank;
+    bool fits = skip >= 0;
+    int64_t stride[TRN_MAX_RANK], from[TRN_MAX_RANK], to[TRN_MAX_RANK];
+    trn_row_strides(stride, &d->shape);
+    trn_row_strides(to, &want);
+    for (int i = 0; i < want.rank && fits; i++) {
+        /* TensorFlow also compares the dimensions from the front, where no broadcast asks for it */
+        fits = (i >= d->shape.rank || d->shape.dim[i] == 1 || d->shape.dim[i] == want.dim[i]) && (i < skip || d->shape.dim[i - skip] == 1 || d->shape.dim[i - skip] == want.dim[i]);
+        from[i] = i < skip || d->shape.dim[i - skip] == 1 ? 0 : stride[i - skip];
+    }
+    TRN_CHECK_ARG(fits, "default_value.shape=%s and rt_input.flat_values.shape=%s are incompatible: no broadcast gives the shape of one value",
+                  trn_shape_text(a, &d->shape), trn_shape_text(b, values));
+    trn_tensor *t;
+    TRN_TRY(trn_tensor_new(&t, d->dtype, &want));
+    trn_err err = t->count ? trn_block_copy(NULL, t, 0, to, d, 0, from, want.dim, want.rank) : TRN_OK;
+    if (err)
+        trn_tensor_unref(t);
+    else
+        *out = t;
+    return err;
+}
+
+static trn_err to_tensor(trn_kctx *k)
+{
+    const trn_tensor *want = trn_in(k, 0), *values = trn_in(k, 1), *dflt = trn_in(k, 2), *first = trn_in(k, 3);
+    int n = k->n_in - 3;
+    part_kind kind;
+    TRN_CHECK_ARG(first->count > 0, "Invalid first partition input: it has no elements");
+    TRN_TRY(part_at(&kind, k->node, 0));
+    TRN_CHECK_ARG(kind != ROW_IDS, "Cannot handle VALUE_ROWIDS in first dimension.");
+    int skip = kind == FIRST_DIM, levels = n - skip;
+    TRN_CHECK_ARG(values->shape.rank >= 1, "the values of a ragged tensor have at least one dimension");
+    TRN_CHECK_ARG(kind == SPLITS || trn_is_scalar(first), "the size of the first dimension must be a scalar");
+    int64_t rows = kind == SPLITS ? first->count - 1 : trn_int_at(first, 0), count, inner = 1;
+    TRN_CHECK_ARG(rows >= 0 && rows <= INT64_C(1) << 40, "the first dimension has size %" PRId64, rows);
+    trn_tensor *pad;
+    TRN_TRY(spread_default(&pad, dflt, &values->shape));
+    trn_shape s;
+    trn_err err = dense_shape(&s, want, &values->shape, levels);
+    part_kind level[TRN_MAX_RANK];
+    if (!err && s.dim[0] < 0)
+        s.dim[0] = rows;
+    for (int i = 0; i < levels && !err; i++) {
+        err = part_at(&level[i], k->node, i + skip);
+        if (!err && level[i] == FIRST_DIM)
+            err = TRN_BAD("Unsupported partition type: FIRST_DIM_SIZE below the first dimension");
+        if (!err && s.dim[i + 1] < 0)
+            s.dim[i + 1] = widest(trn_in(k, 3 + skip + i), level[i]);
+    }
+    trn_tensor *y = NULL;
+    if (!err)
+        err = trn_count_checked(&count, &s);
+    if (!err)
+        err = trn_out_new(&y, k, 0, values->dtype, &s);
+    if (!err && y->count) {
+        int64_t mult[TRN_MAX_RANK];
+        for (int i = levels; i >= 0; i--)
+            mult[i] = i == levels ? 1 : mult[i + 1] * s.dim[i + 1];
+        for (int i = levels + 1; i < s.rank; i++)
+            inner *= s.dim[i];
+        places p = {malloc(sizeof *p.at * (size_t)(rows + 1)), rows};
+        err = p.at ? TRN_OK : trn_err_oom();
+        for (int64_t i = 0; i < rows && !err; i++)
+            p.at[i] = i < s.dim[0] ? i * mult[0] : -1;
+        for (int i = 0; i < levels && !err; i++) {
+            places q = {0};
+            err = descend(&q, &p, trn_in(k, 3 + skip + i), level[i], mult[i + 1], s.dim[i + 1]);
+            free(p.at);
+            p = q;
+        }
+        if (!err)
+            err = fill_dense(y, &p, values, pad, inner);
+        free(p.at);
+    }
+    trn_tensor_unref(pad);
+    return err;
+}
+
+const trn_op trn_ops_ragged[] = {
+    {"RaggedTensorToSparse",
+     "rt_nested_splits:RAGGED_RANK*Tsplits, rt_dense_values:T -> sparse_indices:i64, sparse_values:T, sparse_dense_shape:i64; RAGGED_RANK:int>=1, T:any, "
+     "Tsplits:i32|i64=i64",
+     sh_to_sparse, to_sparse, 0},
+    {"RaggedRange", "starts:T, limits:T, deltas:T -> rt_nested_splits:Tsplits, rt_dense_values:T; T:bf16|f32|f64|i32|i64=i32, Tsplits:i32|i64=i64",
+     sh_ragged_range, ragged_range, 0},
+    {"RaggedGather",
+     "params_nested_splits:PARAMS_RAGGED_RANK*Tsplits, params_dense_values:Tvalues, indices:Tindices -> output_nested_splits:OUTPUT_RAGGED_RANK*Tsplits, "
+     "output_dense_values:Tvalues; Tvalues:any, Tindices:i32|i64, Tsplits:i32|i64=i64, PARAMS_RAGGED_RANK:int>=1, OUTPUT_RAGGED_RANK:int>=0",
+     sh_ragged_gather, ragged_gather, 0},
+    {"RaggedTensorToTensor",
+     "shape:Tshape, values:T, default_value:T, row_partition_tensors:num_row_partition_tensors*Tindex -> result:T; T:any, Tindex:i32|i64, Tshape:i32|i64, "
+     "num_row_partition_tensors:int>=1, row_partition_types:list(string)",
+     trn_sh_unknown, to_tensor, 0},
+    {0},
+};

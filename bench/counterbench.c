@@ -1,10 +1,11 @@
 /* Steps per second of a shared counter, driven from C.
  *
  *     counterbench [--clients N] [--steps N | --seconds S] [--warm S] [--variable NAME] [--keep] grpc://WORKER…
+ *     counterbench … --as-worker '{"ps": ["host:port"], "worker": ["host:port"]}'
  *
  * Every client is a thread with a session of its own on one of the targets (in turns); all count one int64 on /job:ps/task:0 up. With --steps the
- * clients end after that many steps together; --keep counts on from the value that is there. One line of JSON on stdout; exit 1 when an increment
- * got lost. */
+ * clients end after that many steps together; --keep counts on from the value that is there. With --as-worker this program is /job:worker/task:0 of
+ * the cluster itself and its sessions are in-process, as a trainer's are. One line of JSON on stdout; exit 1 when an increment got lost. */
 #include <trainera/trainera.h>
 
 #include <getopt.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define OP(name, op, more) "node { name: '" name "' op: '" op "' attr { key: 'dtype' value { type: DT_INT64 } } " more "}"
@@ -50,17 +52,25 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+static double cpu(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
 static void nap(double s)
 {
     nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
 }
 
-static trn_session *open_session(const char *target, const char *variable)
+static trn_session *open_session(trn_server *own, const char *target, const char *variable)
 {
     char text[sizeof graph + 200];
     snprintf(text, sizeof text, graph, variable);
     trn_session *s;
-    check(trn_session_open(&s, target, &(trn_session_opts){.timeout_ms = 60000}), target);
+    trn_session_opts opts = {.timeout_ms = 60000};
+    check(own ? trn_session_open_on(&s, own, &opts) : trn_session_open(&s, target, &opts), target);
     check(trn_session_extend_text(s, text), target);
     return s;
 }
@@ -105,10 +115,10 @@ static double median_ms(long long n)
 int main(int argc, char **argv)
 {
     static const struct option flags[] = {{"clients", 1, NULL, 'c'}, {"steps", 1, NULL, 'n'}, {"seconds", 1, NULL, 's'}, {"warm", 1, NULL, 'w'},
-        {"variable", 1, NULL, 'v'}, {"keep", 0, NULL, 'k'}, {0}};
+        {"variable", 1, NULL, 'v'}, {"keep", 0, NULL, 'k'}, {"as-worker", 1, NULL, 'a'}, {0}};
     int clients = 1, c;
     bool keep = false;
-    const char *variable = "counter";
+    const char *variable = "counter", *cluster = NULL;
     while ((c = getopt_long(argc, argv, "", flags, NULL)) != -1) {
         if (c == 'c')
             clients = atoi(optarg);
@@ -122,23 +132,32 @@ int main(int argc, char **argv)
             variable = optarg;
         else if (c == 'k')
             keep = true;
+        else if (c == 'a')
+            cluster = optarg;
         else
             return 2;
     }
-    if (optind == argc || clients < 1) {
-        fprintf(stderr, "usage: counterbench [--clients N] [--steps N | --seconds S] [--warm S] [--variable NAME] [--keep] grpc://WORKER...\n");
+    if ((optind == argc) == !cluster || clients < 1) {
+        fprintf(stderr, "usage: counterbench [--clients N] [--steps N | --seconds S] [--warm S] [--variable NAME] [--keep] grpc://WORKER... | --as-worker CLUSTER\n");
         return 2;
+    }
+    trn_server *own = NULL;
+    if (cluster) {
+        trn_cluster *spec;
+        check(trn_cluster_parse(&spec, cluster), "--as-worker");
+        check(trn_server_create(&own, spec, "worker", 0), "--as-worker");
+        trn_cluster_free(spec);
     }
     trn_session **session = calloc((size_t)clients, sizeof *session);
     pthread_t *thread = calloc((size_t)clients, sizeof *thread);
     for (int i = 0; i < clients; i++)
-        session[i] = open_session(argv[optind + i % (argc - optind)], variable);
+        session[i] = open_session(own, own ? trn_server_target(own) : argv[optind + i % (argc - optind)], variable);
     const char *init = "init";
     if (!keep)
         check(trn_session_run(session[0], &(trn_run){.targets = &init, .n_targets = 1}), "init");
     long long before = fetch(session[0], "now:0");
 
-    double a = now();
+    double a = now(), cpu_a = cpu();
     long long warm_steps = 0;
     for (int i = 0; i < clients; i++)
         pthread_create(&thread[i], NULL, count, session[i]);
@@ -146,9 +165,10 @@ int main(int argc, char **argv)
         nap(warm);
         warm_steps = atomic_load(&done);
         a = now();
+        cpu_a = cpu();
         nap(seconds);
     }
-    double b = now();
+    double b = now(), cpu_b = cpu();
     long long measured = atomic_load(&done) - warm_steps;
     if (!steps)
         atomic_store(&stop, true);
@@ -156,15 +176,18 @@ int main(int argc, char **argv)
         pthread_join(thread[i], NULL);
     if (steps) {
         b = now();
+        cpu_b = cpu();
         measured = atomic_load(&done);
     }
     long long total = fetch(session[0], "now:0") - before, all = atomic_load(&done);
-    printf("{\"clients\": %d, \"steps\": %lld, \"seconds\": %.3f, \"steps_per_s\": %.1f, \"p50_ms\": %.3f, \"counted\": %lld, \"total\": %lld}\n", clients, all, b - a,
-        (double)measured / (b - a), median_ms(all), total, before + total);
+    printf("{\"clients\": %d, \"steps\": %lld, \"seconds\": %.3f, \"steps_per_s\": %.1f, \"p50_ms\": %.3f, \"cpu_s\": %.3f, \"counted\": %lld, \"total\": %lld}\n", clients, all,
+        b - a, (double)measured / (b - a), median_ms(all), cpu_b - cpu_a, total, before + total);
     for (int i = 0; i < clients; i++)
         trn_err_free(trn_session_close(session[i]));
     free(session);
     free(thread);
+    if (own)
+        trn_server_close(own, 0);
     /* Somebody else may count too when the counter is kept. */
     return keep ? total < all : total != all;
 }

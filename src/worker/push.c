@@ -15,6 +15,7 @@
 
 #define BATCH_BYTES ((size_t)256 << 10) /* a Push of many small tensors is not made longer than this */
 #define ALONE_BYTES ((size_t)64 << 10)  /* a tensor of this size gets a Push of its own: it is received in place */
+#define RIDE_BYTES ((size_t)512 << 10)  /* up to this the copy at the master is cheaper than waiting for a Push to be acknowledged */
 #define CLEAN_NS UINT64_C(20000000)
 #define MAX_CLEAN 512
 #define ORPHAN_NS UINT64_C(60000000000)
@@ -152,7 +153,7 @@ trn_err trn_outbox_push(trn_outbox *o, trn_wstep *st, const char *key, trn_tenso
     }
     trn_err err = trn_push_put_tensor(&b->m, key, t, dead || !t);
     b->full = alone || b->m.bytes >= BATCH_BYTES;
-    bool now = b->full && trn_loop_here(o->loop);
+    bool now = b->full && trn_loop_here(o->loop) && !(o == st->reply_to && b->m.bytes < RIDE_BYTES);
     trn_unlock(&o->mu);
     if (now) {
         flush(o);

@@ -23,7 +23,7 @@ const char *trn_addr_text(char buf[TRN_ADDR_TEXT], const trn_addr *a)
         inet_ntop(AF_INET, &a->v4.sin_addr, host, sizeof host);
         snprintf(buf, TRN_ADDR_TEXT, "%s:%d", host, ntohs(a->v4.sin_port));
     } else {
-        snprintf(buf, TRN_ADDR_TEXT, "?");
+        snprintf(buf, TRN_ADDR_TEXT, "%s", a->sa.sa_family == AF_UNIX ? "a process on this machine" : "?");
     }
     return buf;
 }
@@ -35,7 +35,7 @@ bool trn_addr_is_loopback(const trn_addr *a)
     if (a->sa.sa_family == AF_INET6)
         return IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr) ||
                (IN6_IS_ADDR_V4MAPPED(&a->v6.sin6_addr) && a->v6.sin6_addr.s6_addr[12] == 127);
-    return false;
+    return a->sa.sa_family == AF_UNIX;
 }
 
 static void set_port(trn_addr *a, int port)
@@ -231,6 +231,12 @@ static void set_int(int fd, int level, int name, int value) { setsockopt(fd, lev
 
 void trn_net_tune(int fd)
 {
+    int domain = 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain}) == 0 && domain == AF_UNIX) {
+        /* Room for a few of the messages that HTTP/2 sends at once; the kernel cuts it to its own limit. */
+        set_int(fd, SOL_SOCKET, SO_SNDBUF, 4 << 20);
+        return;
+    }
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 20);
@@ -246,9 +252,90 @@ int trn_net_error(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &n) == 0 ? e : errno;
 }
 
+/* ---- Unix sockets beside TCP ---------------------------------------------------------------------------------- */
+
+static bool unix_wanted(void)
+{
+    const char *v = getenv("TRAINERA_UNIX_SOCKETS");
+    return !v || strcmp(v, "0") != 0;
+}
+
+static bool is_wildcard(const trn_addr *a)
+{
+    return a->sa.sa_family == AF_INET ? a->v4.sin_addr.s_addr == htonl(INADDR_ANY)
+                                      : a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr);
+}
+
+/* The twin of a TCP address, or of all addresses of this machine with its port. */
+static trn_addr twin_of(const trn_addr *tcp, bool wildcard)
+{
+    trn_addr a = {.len = 0};
+    char text[TRN_ADDR_TEXT];
+    if (wildcard)
+        snprintf(text, sizeof text, "*:%d", ntohs(tcp->sa.sa_family == AF_INET6 ? tcp->v6.sin6_port : tcp->v4.sin_port));
+    else
+        trn_addr_text(text, tcp);
+    a.un.sun_family = AF_UNIX;
+    int n = snprintf(a.un.sun_path + 1, sizeof a.un.sun_path - 1, "trainera/%s", text); /* a leading NUL: no file */
+    a.len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    return a;
+}
+
+int trn_net_listen_twin(int fd)
+{
+    trn_addr tcp = {.len = sizeof tcp.v6};
+    if (!unix_wanted() || getsockname(fd, &tcp.sa, &tcp.len) != 0)
+        return -1;
+    trn_addr a = twin_of(&tcp, is_wildcard(&tcp));
+    int u = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    /* The name is taken by ourselves when we listen on all v4 and all v6 addresses: one twin is enough. */
+    if (u >= 0 && (bind(u, &a.sa, a.len) != 0 || listen(u, SOMAXCONN) != 0)) {
+        close(u);
+        return -1;
+    }
+    return u;
+}
+
+/* An address of this machine can be bound. */
+static bool is_local(const trn_addr *to)
+{
+    if (trn_addr_is_loopback(to))
+        return true;
+    trn_addr a = *to;
+    set_port(&a, 0);
+    int fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool local = fd >= 0 && bind(fd, &a.sa, a.len) == 0;
+    if (fd >= 0)
+        close(fd);
+    return local;
+}
+
+static bool connect_twin(int *out, const trn_addr *to)
+{
+    if (!unix_wanted() || !is_local(to))
+        return false;
+    for (int wildcard = 0; wildcard < 2; wildcard++) {
+        trn_addr a = twin_of(to, wildcard);
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return false;
+        struct ucred who;
+        if (connect(fd, &a.sa, a.len) == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &(socklen_t){sizeof who}) == 0 &&
+            (who.uid == geteuid() || who.uid == 0)) {
+            trn_net_tune(fd);
+            *out = fd;
+            return true;
+        }
+        close(fd);
+    }
+    return false;
+}
+
 trn_err trn_net_connect(int *out, const trn_addr *to)
 {
     char text[TRN_ADDR_TEXT];
+    if (connect_twin(out, to))
+        return TRN_OK;
     int fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return trn_err_errno(errno, "socket for %s", trn_addr_text(text, to));

@@ -2,12 +2,17 @@
  *
  * Every socket is non-blocking, close-on-exec, TCP_NODELAY, and has kernel keepalive and a user timeout, so that a host that
  * vanished without a word is noticed within half a minute even when neither side has anything to say.
+ *
+ * Two of our tasks on one machine talk over a Unix socket: half the round trip of TCP over loopback. A listening TCP socket gets a twin in the abstract
+ * name space, called after its address ("127.0.0.1:2222", "*:2222"), and trn_net_connect looks for the twin of a local address first. The name goes with
+ * the process, and a twin that belongs to another user is not trusted. TRAINERA_UNIX_SOCKETS=0 in the environment switches it off.
  */
 #ifndef TRN_NET_H
 #define TRN_NET_H
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "io/loop.h"
 
@@ -17,11 +22,12 @@ typedef struct trn_addr {
         struct sockaddr sa;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
+        struct sockaddr_un un;
     };
 } trn_addr;
 
 #define TRN_ADDR_TEXT 72
-const char *trn_addr_text(char buf[TRN_ADDR_TEXT], const trn_addr *a); /* "127.0.0.1:2222", "[::1]:2222" */
+const char *trn_addr_text(char buf[TRN_ADDR_TEXT], const trn_addr *a); /* "127.0.0.1:2222", "[::1]:2222", "a process on this machine" */
 bool trn_addr_is_loopback(const trn_addr *a);
 
 /* "host:port", "[v6]:port", "v4:port" → host (malloc'ed, without brackets) and port 0…65535. */
@@ -47,6 +53,7 @@ void trn_lookup_cancel(trn_lookup *q); /* [loop] before fn ran: it never will */
 
 /* Listening sockets for a host as trn_rpc_server_listen describes it; the same port on all. At most TRN_NET_ADDRS descriptors. */
 trn_err trn_net_listen(int fds[TRN_NET_ADDRS], int *n, int *port_out, const char *host, int port) TRN_MUST_USE;
+int trn_net_listen_twin(int fd); /* the Unix socket beside a listening TCP socket; -1: it gets none */
 trn_err trn_net_connect(int *out, const trn_addr *to) TRN_MUST_USE; /* starts; writable when done, then trn_net_error */
 int trn_net_error(int fd);                                          /* SO_ERROR */
 void trn_net_tune(int fd);                                          /* for accepted sockets */

@@ -357,9 +357,9 @@ static void on_lost(void *owner, trn_err why)
 /* A connect to a free local port can meet itself: TCP's simultaneous open. */
 static bool met_itself(int fd)
 {
-    trn_addr a = {.len = sizeof a.v6}, b = {.len = sizeof b.v6};
+    trn_addr a = {.len = sizeof a.un}, b = {.len = sizeof b.un};
     char ta[TRN_ADDR_TEXT], tb[TRN_ADDR_TEXT];
-    return getsockname(fd, &a.sa, &a.len) == 0 && getpeername(fd, &b.sa, &b.len) == 0 &&
+    return getsockname(fd, &a.sa, &a.len) == 0 && a.sa.sa_family != AF_UNIX && getpeername(fd, &b.sa, &b.len) == 0 &&
            strcmp(trn_addr_text(ta, &a), trn_addr_text(tb, &b)) == 0;
 }
 

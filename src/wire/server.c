@@ -461,7 +461,7 @@ static void on_accept(void *arg, int events)
     struct listener *li = arg;
     trn_rpc_server *s = li->s;
     for (int i = 0; i < 64; i++) {
-        trn_addr peer = {.len = sizeof peer.v6};
+        trn_addr peer = {.len = sizeof peer.un};
         int fd = accept4(li->fd, &peer.sa, &peer.len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -562,15 +562,17 @@ static void start_listening(void *arg)
 /* Sockets that listen already, all on port p. */
 static void serve_on(trn_rpc_server *s, const int *fds, int n, int p)
 {
-    s->listeners = trn_xalloc((size_t)n * sizeof *s->listeners);
+    s->listeners = trn_xalloc(2 * (size_t)n * sizeof *s->listeners);
     bool open = false;
     for (int i = 0; i < n; i++) {
-        s->listeners[i] = (struct listener){.s = s, .fd = fds[i]};
+        s->listeners[s->n_listeners++] = (struct listener){.s = s, .fd = fds[i]};
+        int twin = trn_net_listen_twin(fds[i]);
+        if (twin >= 0)
+            s->listeners[s->n_listeners++] = (struct listener){.s = s, .fd = twin};
         trn_addr a = {.len = sizeof a.v6};
         if (getsockname(fds[i], &a.sa, &a.len) == 0 && !trn_addr_is_loopback(&a))
             open = true;
     }
-    s->n_listeners = n;
     if (open)
         TRN_WARN("rpc",
                  "port %d is plain text and open to the network: whoever reaches it can run programs here; "

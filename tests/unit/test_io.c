@@ -336,6 +336,56 @@ static void addresses_are_split(void **state)
     assert_false(trn_net_known(&a, "no-such-host", 5));
 }
 
+/* Connects to a listener on `host` at the address `to`; returns the family of the connection. */
+static int family_to(const char *host, const char *to)
+{
+    int fds[TRN_NET_ADDRS], twins[TRN_NET_ADDRS], n, port, fd;
+    assert_null(trn_net_listen(fds, &n, &port, host, 0));
+    for (int i = 0; i < n; i++)
+        twins[i] = trn_net_listen_twin(fds[i]);
+    trn_addrs a;
+    assert_true(trn_net_known(&a, to, port));
+    assert_null(trn_net_connect(&fd, &a.a[0]));
+    int family = 0;
+    assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &(socklen_t){sizeof family}), 0);
+    close(fd);
+    for (int i = 0; i < n; i++) {
+        close(fds[i]);
+        if (twins[i] >= 0)
+            close(twins[i]);
+    }
+    return family;
+}
+
+static void local_connections_are_unix_sockets(void **state)
+{
+    (void)state;
+    assert_int_equal(family_to("127.0.0.1", "127.0.0.1"), AF_UNIX);
+    assert_int_equal(family_to("", "127.0.0.1"), AF_UNIX); /* all interfaces */
+    assert_int_equal(family_to("", "127.0.0.2"), AF_UNIX);
+    setenv("TRAINERA_UNIX_SOCKETS", "0", 1);
+    assert_int_equal(family_to("127.0.0.1", "127.0.0.1"), AF_INET);
+    unsetenv("TRAINERA_UNIX_SOCKETS");
+
+    /* Another server may have the same port at another address: its twin is not ours. */
+    int fds[TRN_NET_ADDRS], n, port, fd = -1;
+    assert_null(trn_net_listen(fds, &n, &port, "127.0.0.1", 0));
+    int twin = trn_net_listen_twin(fds[0]);
+    assert_true(twin >= 0);
+    trn_addrs a;
+    for (const char *const *to = (const char *const[]){"127.0.0.2", "192.0.2.1", NULL}; *to; to++) {
+        assert_true(trn_net_known(&a, *to, port));
+        trn_err err = trn_net_connect(&fd, &a.a[0]);
+        int family = AF_INET;
+        if (!err)
+            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &(socklen_t){sizeof family}), close(fd);
+        trn_err_free(err);
+        assert_int_equal(family, AF_INET);
+    }
+    close(fds[0]);
+    close(twin);
+}
+
 static void listening_picks_one_port(void **state)
 {
     (void)state;
@@ -394,7 +444,7 @@ int main(void)
         cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
         cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
         cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
-        cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(lookups_leave_the_loop_alone),
+        cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets), cmocka_unit_test(lookups_leave_the_loop_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ typedef struct trn_graph {
     int producer, min_consumer;
     struct trn_gstore *store; /* owns the arena; shared with copies, which read strings, types and attr values in it */
     int uniq;
+    bool keep_branches; /* If, Case and While are not lowered: their kernels run them */
 } trn_graph;
 
 trn_graph *trn_graph_new(trn_funclib *lib_or_null);

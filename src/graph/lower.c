@@ -41,6 +41,7 @@ typedef struct lower {
     trn_map *moved;     /* name of a lowered node → name of what stands for its output 0, for colocation */
     const chain *cur;   /* of the node that is being lowered */
     uint64_t growth;    /* that the constants of further bodies may take */
+    int *root, n_roots, cap_roots; /* effects that happen whether anybody looks at a result or not */
     trn_ctlset ctls;
 } lower;
 
@@ -149,15 +150,15 @@ static bool may_have_effect(const trn_gnode *nd)
 }
 
 /* Without what neither a result nor an effect needs. */
-static trn_graph *without_dead_nodes(TRN_OWN trn_graph *b)
+static trn_graph *without_dead_nodes(TRN_OWN trn_graph *b, bool by_name)
 {
     bool *keep = trn_xalloc((size_t)TRN_MAX(b->n, 1) * sizeof *keep);
     int *stack = trn_xalloc((size_t)TRN_MAX(b->n, 1) * sizeof *stack), n = 0;
     bool has_ctl_rets = trn_graph_find(b, "_ctl_rets", 9) != NULL;
     for (int i = 0; i < b->n; i++) {
         const trn_gnode *nd = b->node[i];
-        /* Functions of old say nothing about their effects, so every stateful node is one. */
-        bool effect = !has_ctl_rets && may_have_effect(nd);
+        /* Functions of old, whose name is an op, say nothing about their effects, so every stateful node is one. Others name theirs. */
+        bool effect = by_name && !has_ctl_rets && may_have_effect(nd);
         keep[i] = trn_gnode__is(nd, "_Arg");
         if (trn_gnode__is(nd, "_Retval") || strcmp(nd->n.name, "_ctl_rets") == 0 || (effect && !keep[i])) {
             keep[i] = true;
@@ -187,13 +188,13 @@ static trn_graph *without_dead_nodes(TRN_OWN trn_graph *b)
     return b;
 }
 
-static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f)
+static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f, bool by_name)
 {
-    char *key = f->n_attrs ? NULL : (char *)(uintptr_t)f->name;
+    const char *key = f->n_attrs ? NULL : by_name ? trn_arena_printf(l->tmp, "%s by name", f->name) : f->name;
     trn_graph *b = key ? trn_map_gets(l->bodies, key) : NULL;
     if (!b) {
         TRN_TRY(trn_funclib__body(&b, l->g->lib, f, &l->growth));
-        b = without_dead_nodes(b);
+        b = without_dead_nodes(b, by_name);
         /* the new nodes keep pointing into the body's strings and attrs */
         trn_gstore__adopt(l->g->store, trn_gstore__ref(b->store));
         /* bodies with attrs are used once, but live as long as the others: they are freed together */
@@ -257,6 +258,7 @@ typedef struct call {
     const bool *gate; /* args that must wait for `ctl` behind an Identity */
     int ctl;          /* nothing may run before it; -1 */
     bool inner_only;  /* gated args that are only handed through are not asked for */
+    bool by_name;     /* the call's op is the function's name */
 } call;
 
 typedef struct called {
@@ -341,7 +343,7 @@ static trn_err copy_node(trn_gnode **out, lower *l, const call *c, const trn_gno
 static trn_err inline_body(called *out, lower *l, const call *c)
 {
     trn_graph *body;
-    TRN_TRY(body_of(&body, l, c->f));
+    TRN_TRY(body_of(&body, l, c->f, c->by_name));
     const chain *outer = l->cur;
     chain *ch = trn_arena_alloc(l->tmp, sizeof *ch);
     *ch = (chain){c->f->name, outer, outer ? outer->depth + 1 : 1};
@@ -401,7 +403,10 @@ static trn_err inline_body(called *out, lower *l, const call *c)
         if (has_ctl_rets ? strcmp(s->n.name, "_ctl_rets") == 0 : may_have_effect(s))
             effects[n_effects++] = to[i];
     }
-    return join(&out->effects, l, c->scope, "output_control_node", c->device, effects, n_effects);
+    TRN_TRY(join(&out->effects, l, c->scope, "output_control_node", c->device, effects, n_effects));
+    if (out->effects >= 0 && (has_ctl_rets || c->by_name))
+        TRN_PUSH(l->root, l->n_roots, l->cap_roots, out->effects);
+    return TRN_OK;
 }
 
 /* ---- one op each ---------------------------------------------------------------------------------------------- */
@@ -483,7 +488,7 @@ static trn_err lower_call(lower *l, trn_gnode *nd)
     for (int i = 0; i < nd->n.n_in; i++)
         gate[i] = in_ctl >= 0;
     called r;
-    TRN_TRY(inline_body(&r, l, &(call){nd->n.name, nd->n.device, f, nd->n.n_in, nd->in, gate, in_ctl, false}));
+    TRN_TRY(inline_body(&r, l, &(call){nd->n.name, nd->n.device, f, nd->n.n_in, nd->in, gate, in_ctl, false, !nd->n.def}));
     TRN_TRY(check_outs(l, nd, f, &r));
     int done = r.effects;
     if (done < 0 && l->ctl_used[nd->id]) { /* who waits for it waits for its results, or at least for its inputs */
@@ -568,7 +573,7 @@ static trn_err lower_branches(lower *l, trn_gnode *nd, const trn_func_ref *const
                                                                        is_case ? leaf
                                                                        : b     ? "then"
                                                                                : "else"));
-        TRN_TRY(inline_body(&r[b], l, &(call){sub, nd->n.device, fs[b], n_args, in, gate, pivot[b]->id, false}));
+        TRN_TRY(inline_body(&r[b], l, &(call){sub, nd->n.device, fs[b], n_args, in, gate, pivot[b]->id, false, false}));
         TRN_TRY(check_outs(l, nd, fs[b], &r[b]));
     }
     trn_edge *outs = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(nd->n.n_out, 1) * sizeof *outs);
@@ -697,7 +702,7 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     }
     called rc, rb;
     const char *sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/cond", scope));
-    TRN_TRY(inline_body(&rc, l, &(call){sub, nd->n.device, cond, n, args, gate, v[first].merge->id, true}));
+    TRN_TRY(inline_body(&rc, l, &(call){sub, nd->n.device, cond, n, args, gate, v[first].merge->id, true, false}));
     if (rc.n_outs != 1)
         return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s): function '%s' returns %d values, not one bool", scope,
                           nd->n.op, cond->name, rc.n_outs);
@@ -714,7 +719,7 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
     TRN_TRY(
         identity(&pivot, l, scope, "loop_body_control", (trn_edge){v[first].sw->id, 1}, v[first].sw->n.out_types[1]));
     sub = trn_graph_unique_name(l->g, trn_arena_printf(l->tmp, "%s/body", scope));
-    TRN_TRY(inline_body(&rb, l, &(call){sub, nd->n.device, body, n, args, gate, pivot->id, true}));
+    TRN_TRY(inline_body(&rb, l, &(call){sub, nd->n.device, body, n, args, gate, pivot->id, true, false}));
     TRN_TRY(check_outs(l, nd, body, &rb));
 
     trn_edge *outs = trn_arena_alloc(l->tmp, (size_t)n * sizeof *outs);
@@ -750,6 +755,8 @@ static trn_err lower_node(lower *l, trn_gnode *nd)
     const char *op = nd->n.op;
     if (calls_function(l, nd))
         return lower_call(l, nd);
+    if (l->g->keep_branches)
+        return TRN_OK;
     if (strcmp(op, "If") == 0 || strcmp(op, "StatelessIf") == 0)
         return lower_if(l, nd);
     if (strcmp(op, "While") == 0 || strcmp(op, "StatelessWhile") == 0)
@@ -822,6 +829,61 @@ static void fix_colocation(lower *l)
     }
 }
 
+/* What nobody uses, in a graph where that means: what is there for its own sake. */
+static bool *sinks_of(const trn_graph *g)
+{
+    bool *sink = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *sink);
+    for (int i = 0; i < g->n; i++)
+        sink[i] = g->node[i] != NULL;
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; g->node[i] && k < g->node[i]->n.n_in + g->node[i]->n_ctl; k++) {
+            const trn_gnode *nd = g->node[i];
+            sink[k < nd->n.n_in ? nd->in[k].node : nd->ctl[k - nd->n.n_in]] = false;
+        }
+    return sink;
+}
+
+/* A branch's result that nobody asks for is not worked out, whatever effect that would have had. */
+static void sweep(lower *l, const bool *sink)
+{
+    trn_graph *g = l->g;
+    bool *keep = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *keep);
+    int *stack = NULL, n = 0, cap = 0;
+    for (int i = 0; i < l->n0; i++) {
+        if (!sink[i])
+            continue;
+        int at = i;
+        while (at >= 0 && l->low[at].outs) {
+            for (int k = 0; k < l->low[at].n_outs; k++) /* a call is wanted as a whole */
+                TRN_PUSH(stack, n, cap, resolved(l, l->low[at].outs[k]).node);
+            at = l->low[at].ctl;
+        }
+        if (at >= 0)
+            TRN_PUSH(stack, n, cap, at);
+    }
+    for (int i = 0; i < l->n_roots; i++) {
+        int at = l->root[i];
+        while (at >= 0 && l->low[at].outs)
+            at = l->low[at].ctl;
+        if (at >= 0)
+            TRN_PUSH(stack, n, cap, at);
+    }
+    while (n) {
+        int id = stack[--n];
+        if (id < 0 || keep[id] || !g->node[id])
+            continue;
+        keep[id] = true;
+        const trn_gnode *nd = g->node[id];
+        for (int k = 0; k < nd->n.n_in + nd->n_ctl; k++)
+            TRN_PUSH(stack, n, cap, k < nd->n.n_in ? nd->in[k].node : nd->ctl[k - nd->n.n_in]);
+    }
+    for (int i = 0; i < g->n; i++)
+        if (g->node[i] && !keep[i])
+            trn_graph_remove(g, i);
+    free(keep);
+    free(stack);
+}
+
 static void free_body(void *b) { trn_graph_free(b); }
 
 trn_err trn_graph_lower(trn_graph *g)
@@ -831,6 +893,9 @@ trn_err trn_graph_lower(trn_graph *g)
     lower l = {.g = g, .n0 = g->n, .tmp = trn_arena_new(), .bodies = trn_map_new(), .moved = trn_map_new(),
                .growth = TRN_MAX_GROWTH};
     reserve(&l);
+    bool *sink = sinks_of(g);
+    for (int i = 0; i < g->n; i++)
+        l.ctl_used[i] = sink[i];
     for (int i = 0; i < g->n; i++)
         for (int k = 0; g->node[i] && k < g->node[i]->n_ctl; k++)
             l.ctl_used[g->node[i]->ctl[k]] = true;
@@ -846,6 +911,7 @@ trn_err trn_graph_lower(trn_graph *g)
     }
     if (!err) {
         rewire(&l);
+        sweep(&l, sink);
         fix_colocation(&l);
         trn_graph_compact(g);
     }
@@ -856,5 +922,7 @@ trn_err trn_graph_lower(trn_graph *g)
     free(l.from);
     free(l.ctl_used);
     free(l.ctls.seen);
+    free(l.root);
+    free(sink);
     return err;
 }

@@ -121,6 +121,7 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
         j->b->pruned = trn_graph_copy(g, NULL);
         err = through_rendezvous(j, g);
     }
+    g->keep_branches = s->single_threaded;
     if (!err)
         err = trn_graph_lower(g);
     if (!err)

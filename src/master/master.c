@@ -175,6 +175,7 @@ static trn_err session_set_up(trn_msession *s, const Tensorflow__CreateSessionRe
     s->log_placement = c->log_device_placement;
     s->isolate = c->isolate_session_state;
     s->timeout_ms = c->operation_timeout_in_ms;
+    s->single_threaded = c->experimental && c->experimental->executor_type && strcmp(c->experimental->executor_type, "SINGLE_THREADED_EXECUTOR") == 0;
     if (c->graph_options) {
         s->place_pruned = c->graph_options->place_pruned_graph;
         s->cost_every = c->graph_options->build_cost_model;

@@ -41,6 +41,7 @@ typedef struct trn_msession {
     int64_t cost_every, cost_after; /* RunMetadata.cost_graph on every n-th run of a signature */
     int64_t timeout_ms;
     trn_opt_opts opt;
+    bool single_threaded; /* executor_type of that name: what it means to us is that If, Case and While stay ops */
     remote_task *remote;
     int n_remote;
     trn_devset devs;

@@ -582,6 +582,101 @@ static trn_err while_op(trn_kctx *k)
     return TRN_OK;
 }
 
+/* For: the body gets the number of the iteration in front of the loop variables. v[0] is that number. */
+typedef struct counted {
+    trn_kctx *k;
+    int64_t at, limit, delta;
+    int n;
+    trn_tensor *v[];
+} counted;
+
+static void for_end(counted *c, trn_err err)
+{
+    trn_kctx *k = c->k;
+    trn_tensor_unref(c->v[0]);
+    for (int i = 1; i < c->n; i++) {
+        if (err)
+            trn_tensor_unref(c->v[i]);
+        else
+            trn_out_set(k, i - 1, c->v[i]);
+    }
+    free(c);
+    trn_k_done(k, err);
+}
+
+static void for_next(counted *c);
+
+static void for_done(void *arg_, trn_err err, trn_tensor **rets, int n_rets)
+{
+    counted *c = arg_;
+    if (!err && n_rets != c->n - 1)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "For loop body returned %d arguments. Expected: %d", n_rets, c->n - 1);
+    for (int i = 1; !err && i < c->n; i++) {
+        if (rets[i - 1]->dtype != c->v[i]->dtype) {
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "For loop body returned %s as argument %d. Expected: %s", trn_dtype_name(rets[i - 1]->dtype), i - 1,
+                             trn_dtype_name(c->v[i]->dtype));
+            break;
+        }
+        trn_tensor_unref(c->v[i]);
+        c->v[i] = trn_tensor_ref(rets[i - 1]);
+    }
+    c->at += c->delta;
+    if (err)
+        for_end(c, err);
+    else
+        for_next(c);
+}
+
+static void for_next(counted *c)
+{
+    if (c->delta > 0 ? c->at >= c->limit : c->at <= c->limit) {
+        for_end(c, TRN_OK);
+        return;
+    }
+    trn_shape s = trn_shape_scalar();
+    trn_tensor_unref(c->v[0]);
+    c->v[0] = NULL;
+    trn_err err = trn_tensor_new(&c->v[0], TRN_INT32, &s);
+    if (err) {
+        for_end(c, err);
+        return;
+    }
+    TRN_DATA_MUT(c->v[0], int32_t)[0] = (int32_t)c->at;
+    trn_k_call(c->k, trn_attr_func(c->k->node, "body"), c->v, c->n, for_done, c);
+}
+
+static trn_err for_op(trn_kctx *k)
+{
+    static const char *const what[] = {"start", "limit", "delta"};
+    int64_t v[3];
+    for (int i = 0; i < 3; i++) {
+        const trn_tensor *t = trn_in(k, i);
+        char text[TRN_SHAPE_TEXT];
+        TRN_CHECK_ARG(t->shape.rank == 0, "%s must be a scalar, not of shape %s", what[i], trn_shape_text(text, &t->shape));
+        v[i] = TRN_DATA(t, int32_t)[0];
+    }
+    TRN_CHECK_ARG((v[2] > 0 && v[0] <= v[1]) || (v[2] < 0 && v[0] >= v[1]) || (v[0] == v[1]), "Invalid start/limit/delta: %lld %lld %lld", (long long)v[0],
+                  (long long)v[1], (long long)v[2]);
+    counted *c = trn_xalloc(sizeof *c + (size_t)k->n_in * sizeof *c->v);
+    *c = (counted){.k = k, .at = v[0], .limit = v[1], .delta = v[2], .n = k->n_in - 2};
+    c->v[0] = NULL;
+    for (int i = 1; i < c->n; i++)
+        c->v[i] = trn_tensor_ref(trn_in(k, i + 2));
+    for_next(c);
+    return TRN_OK;
+}
+
+static trn_err to_bool(trn_kctx *k)
+{
+    bool yes;
+    trn_tensor *y;
+    trn_shape s = trn_shape_scalar();
+    TRN_TRY(truth(&yes, trn_in(k, 0)));
+    TRN_TRY(trn_out_new(&y, k, 0, TRN_BOOL, &s));
+    TRN_DATA_MUT(y, uint8_t)[0] = yes;
+    return TRN_OK;
+}
+
 static trn_err sh_output_shapes(trn_shctx *s)
 {
     const trn_attr *a = trn_node_attr(s->node, "output_shapes");
@@ -661,5 +756,7 @@ const trn_op trn_ops_control[] = {
     {"StatelessCase", CASE_SIG, sh_output_shapes, case_op, ASYNC},
     {"While", WHILE_SIG, sh_output_shapes, while_op, ASYNC | STATE},
     {"StatelessWhile", WHILE_SIG, sh_output_shapes, while_op, ASYNC},
+    {"For", "start:i32, limit:i32, delta:i32, input:T -> output:T; T:list(type)>=0, body:func", trn_sh_unknown, for_op, ASYNC},
+    {"ToBool", "input:T -> output:bool; T:any", trn_sh_scalar, to_bool, CHEAP},
     {0},
 };

@@ -124,7 +124,8 @@ trn_err trn_gnode__check_input(const trn_gnode *to, int i, trn_gnode *from, int 
     if (slot < 0 || slot >= f->n_out) {
         if (f->out_types != trn_graph__untyped || slot < 0 || slot >= TRN_UNKNOWN_OUTS)
             return trn_errorf(TRN_INVALID_ARGUMENT,
-                              "Node '%s': Connecting to invalid output %d of source node %s which has %d outputs.",
+                              "Node '%s': Connecting to invalid output %d of source node %s which has %d outputs. "
+                              "Try using tf.compat.v1.experimental.output_all_intermediates(True).",
                               to->n.name, slot, f->name, f->n_out);
         f->n_out = slot + 1;
     }

@@ -511,6 +511,45 @@ static trn_err lower_call(lower *l, trn_gnode *nd)
     return TRN_OK;
 }
 
+/* A call whose target is known is its body on that device. Others are up to the kernel. */
+static trn_err lower_remote_call(lower *l, trn_gnode *nd)
+{
+    const trn_func_ref *f = trn_attr_func(&nd->n, "f");
+    const trn_gnode *src = nd->n.n_in ? l->g->node[resolved(l, nd->in[0]).node] : NULL;
+    const trn_tensor *target = src && trn_gnode__is(src, "Const") ? trn_attr_tensor(&src->n, "value") : NULL;
+    trn_devname d;
+    size_t n;
+    if (!f || !target || target->dtype != TRN_STRING || target->count != 1 || in_chain(l, f->name) || !trn_funclib_has(l->g->lib, f->name))
+        return TRN_OK;
+    const char *text = trn_tensor_str_at(target, 0, &n);
+    trn_err err = n ? trn_devname_parse(&d, text, n) : TRN_OK;
+    if (!n || err) {
+        trn_err_free(err);
+        return TRN_OK;
+    }
+    const char *device = body_device(l, trn_arena_strndup(l->g->arena, text, n), nd->n.device);
+    int in_ctl = ctl_inputs(&err, l, nd, "input_control_node"), n_args = nd->n.n_in - 1;
+    TRN_TRY(err);
+    bool *gate = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_args, 1) * sizeof *gate);
+    for (int i = 0; i < n_args; i++)
+        gate[i] = in_ctl >= 0;
+    called r;
+    TRN_TRY(inline_body(&r, l, &(call){nd->n.name, device, f, n_args, nd->in + 1, gate, in_ctl, false, true}));
+    TRN_TRY(check_outs(l, nd, f, &r));
+    int done = r.effects;
+    if (done < 0 && l->ctl_used[nd->id]) {
+        int k = 0, *ids = trn_arena_alloc(l->tmp, (size_t)(r.n_outs + 1) * sizeof *ids);
+        for (int i = 0; i < r.n_outs; i++) {
+            trn_gnode *id;
+            TRN_TRY(identity(&id, l, nd->n.name, "output", r.outs[i], trn_dtype_base(nd->n.out_types[i])));
+            ids[k++] = id->id;
+        }
+        TRN_TRY(join(&done, l, nd->n.name, "output_control_node", nd->n.device, ids, k));
+    }
+    replace(l, nd, r.outs, done);
+    return TRN_OK;
+}
+
 static trn_attr colocate_with(lower *l, const char *name)
 {
     trn_attr_val *v = trn_arena_alloc(l->tmp, sizeof *v);
@@ -755,6 +794,8 @@ static trn_err lower_node(lower *l, trn_gnode *nd)
     const char *op = nd->n.op;
     if (calls_function(l, nd))
         return lower_call(l, nd);
+    if (strcmp(op, "RemoteCall") == 0)
+        return lower_remote_call(l, nd);
     if (l->g->keep_branches)
         return TRN_OK;
     if (strcmp(op, "If") == 0 || strcmp(op, "StatelessIf") == 0)

@@ -77,6 +77,19 @@ static const cast_fn casts[TRN_DTYPE_END][TRN_DTYPE_END] = {
 
 enum { BLOCK = 512 };
 
+/* Quantized numbers are cast as the integers that they are stored as. */
+static trn_dtype stored_as(trn_dtype t)
+{
+    switch (t) {
+    case TRN_QINT8: return TRN_INT8;
+    case TRN_QUINT8: return TRN_UINT8;
+    case TRN_QINT16: return TRN_INT16;
+    case TRN_QUINT16: return TRN_UINT16;
+    case TRN_QINT32: return TRN_INT32;
+    default: return t;
+    }
+}
+
 /* Types without loops of their own pass through this one. */
 static trn_dtype core(trn_dtype t)
 {
@@ -108,7 +121,7 @@ static void cut_mantissa(void *x, trn_dtype t, int64_t n, int drop)
 static void cast_part(void *arg, int64_t lo, int64_t hi)
 {
     const cast_job *j = arg;
-    trn_dtype sx = j->x->dtype, sy = j->y->dtype, cx = core(sx), cy = core(sy);
+    trn_dtype sx = stored_as(j->x->dtype), sy = stored_as(j->y->dtype), cx = core(sx), cy = core(sy);
     size_t xs = trn_dtype_size(sx), ys = trn_dtype_size(sy);
     const char *x = (const char *)j->x->data;
     char *y = (char *)j->y->data;
@@ -166,7 +179,7 @@ static trn_err k_cast(trn_kctx *k)
         trn_out_set(k, 0, trn_tensor_ref(x));
         return TRN_OK;
     }
-    if (!casts[core(x->dtype)][core(to)])
+    if (!casts[core(stored_as(x->dtype))][core(stored_as(to))])
         return trn_errorf(TRN_UNIMPLEMENTED, "Cast %s to %s is not supported", trn_dtype_name(x->dtype), trn_dtype_name(to));
     cast_job j = {.x = x};
     TRN_TRY(trn_out_new(&j.y, k, 0, to, &x->shape));

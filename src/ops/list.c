@@ -2,6 +2,9 @@
  * when the kernel is its only holder, which makes a loop of pushes linear. */
 #include "ops/kern.h"
 #include "ops/variant.h"
+#include "proto/pb.h"
+#include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
 
 #include <stdlib.h>
 
@@ -28,8 +31,17 @@ static void list_free(void *obj)
 static trn_err list_add(trn_variant **out, const trn_variant *va, const trn_variant *vb);
 static trn_err list_zeros(trn_variant **out, const trn_variant *v);
 
-static const trn_variant_type list_type = {
-    .name = "tensorflow::TensorList", .free = list_free, .add = list_add, .zeros_like = list_zeros};
+static trn_err list_pack(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v);
+static trn_err list_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
+
+static const trn_variant_type list_type = {.name = "tensorflow::TensorList",
+                                           .free = list_free,
+                                           .add = list_add,
+                                           .zeros_like = list_zeros,
+                                           .pack = list_pack,
+                                           .unpack = list_unpack};
+
+__attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&list_type); }
 
 static trn_variant *item(const trn_tensor *t, int64_t i) { return ((trn_variant *const *)t->data)[i]; }
 
@@ -89,6 +101,99 @@ static trn_err list_copy(list **out, const list *from)
         l->t[i] = from->t[i] ? trn_tensor_ref(from->t[i]) : NULL;
     *out = l;
     return TRN_OK;
+}
+
+/* ---- on the wire ----------------------------------------------------------------------------------------------------- */
+
+/* Varints: how many elements are unset and which, the dtype, the limit; then a TensorShapeProto. The tensors are those that are set. */
+static trn_err list_pack(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v)
+{
+    const list *l = (const list *)v;
+    uint64_t unset = 0;
+    *t = trn_xalloc(((size_t)l->n + 1) * sizeof **t);
+    *n = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        unset += !l->t[i];
+        if (l->t[i])
+            (*t)[(*n)++] = l->t[i];
+    }
+    trn_pbw_raw_varint(meta, unset);
+    for (int64_t i = 0; i < l->n; i++)
+        if (!l->t[i])
+            trn_pbw_raw_varint(meta, (uint64_t)i);
+    trn_pbw_raw_varint(meta, (uint64_t)l->dtype);
+    trn_pbw_raw_varint(meta, (uint64_t)l->max);
+    trn_arena *a = trn_arena_new();
+    trn_pb_pack(meta, &trn_shape_to_pb(a, &l->shape)->base);
+    trn_arena_free(a);
+    return TRN_OK;
+}
+
+static bool next_varint(uint64_t *out, const uint8_t **p, const uint8_t *end)
+{
+    *out = 0;
+    for (unsigned shift = 0; shift < 64 && *p < end; shift += 7) {
+        uint8_t b = *(*p)++;
+        *out |= (uint64_t)(b & 127) << shift;
+        if (b < 128)
+            return true;
+    }
+    return false;
+}
+
+static trn_err packed_shape(trn_shape *out, const uint8_t *p, size_t n)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__TensorShapeProto *pb;
+    trn_err err = TRN_PB_UNPACK(&pb, a, tensorflow__tensor_shape_proto__descriptor, p, n);
+    if (!err && !pb->unknown_rank && pb->n_dim > TRN_MAX_RANK)
+        err = TRN_BAD("a list's elements have %zu dimensions", pb->n_dim);
+    if (!err) {
+        *out = pb->unknown_rank ? trn_shape_unknown() : (trn_shape){.rank = (int)pb->n_dim};
+        for (int i = 0; i < out->rank; i++)
+            out->dim[i] = pb->dim[i]->size < 0 ? -1 : pb->dim[i]->size;
+    }
+    trn_arena_free(a);
+    return err;
+}
+
+static trn_err list_fill(list *l, const uint8_t *p, const uint8_t *end, trn_tensor *const *t, int n_t)
+{
+    uint64_t unset, at, dtype, max;
+    const uint8_t *q = p;
+    TRN_CHECK_ARG(next_varint(&unset, &q, end) && unset <= (uint64_t)(end - q), "a list's message ends early");
+    TRN_TRY(list_resize(l, (int64_t)unset + n_t));
+    bool *hole = trn_xalloc(((size_t)l->n + 1) * sizeof *hole);
+    memset(hole, 0, ((size_t)l->n + 1) * sizeof *hole);
+    bool ok = true;
+    for (uint64_t i = 0; i < unset && ok; i++) {
+        ok = next_varint(&at, &q, end) && at < (uint64_t)l->n && !hole[at];
+        if (ok)
+            hole[at] = true;
+    }
+    for (int64_t i = 0, from = 0; i < l->n && ok; i++)
+        if (!hole[i])
+            l->t[i] = trn_tensor_ref(t[from++]);
+    free(hole);
+    TRN_CHECK_ARG(ok && next_varint(&dtype, &q, end) && next_varint(&max, &q, end), "a list's message ends early, or names an element twice");
+    TRN_CHECK_ARG(dtype < TRN_DTYPE_END && trn_dtype_size((trn_dtype)dtype), "a list of dtype %llu", (unsigned long long)dtype);
+    l->dtype = (trn_dtype)dtype;
+    l->max = (int64_t)max < -1 || max > INT32_MAX ? -1 : (int64_t)max;
+    for (int i = 0; i < n_t; i++)
+        TRN_CHECK_ARG(t[i]->dtype == l->dtype, "a list of %s holds a %s", trn_dtype_name(l->dtype), trn_dtype_name(t[i]->dtype));
+    return packed_shape(&l->shape, q, (size_t)(end - q));
+}
+
+static trn_err list_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t)
+{
+    trn_shape any = trn_shape_unknown();
+    list *l = list_new(TRN_FLOAT, &any);
+    trn_err err = n ? list_fill(l, meta, (const uint8_t *)meta + n, t, n_t) : TRN_BAD("a list's message is empty");
+    if (err)
+        trn_variant_unref(&l->base);
+    else
+        *out = &l->base;
+    return err;
 }
 
 /* ---- inputs and outputs ---------------------------------------------------------------------------------------------- */

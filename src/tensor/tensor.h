@@ -65,12 +65,16 @@ typedef struct trn_variant_type {
     /* For AddN and ZerosLike; NULL: there is no such thing. Both arguments are of this type. */
     trn_err (*add)(trn_variant **out, const trn_variant *a, const trn_variant *b);
     trn_err (*zeros_like)(trn_variant **out, const trn_variant *v);
+    /* For the wire; NULL: it stays where it is. `pack` gives bytes of its own and an array (the caller frees it) of tensors that stay the variant's. */
+    trn_err (*pack)(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v);
+    trn_err (*unpack)(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
 } trn_variant_type;
 struct trn_variant {
     _Atomic uint32_t ref;
     const trn_variant_type *type;
 };
 trn_variant *trn_variant_ref(trn_variant *v);
+void trn_variant_type_add(const trn_variant_type *t); /* a type that can be unpacked; before main, by constructors */
 void trn_variant_unref(trn_variant *v);
 
 /* dtype and bytes of another tensor (or a piece of it) under another shape; shares the buffer, and copies only what lies

@@ -251,10 +251,6 @@ static trn_err values_of(size_t *n, size_t *per, const Tensorflow__TensorProto *
         break;
     case TRN_VARIANT:
         *n = pb->n_variant_val;
-        if (*n)
-            return trn_errorf(TRN_UNIMPLEMENTED,
-                              "variant tensors cannot be sent between tasks (the message holds a %s)",
-                              pb->variant_val[0]->type_name);
         break;
     default: /* int32 and all that is smaller */
         *n = pb->n_int_val;
@@ -323,6 +319,10 @@ static trn_err put_values(trn_tensor *t, const Tensorflow__TensorProto *pb, size
     case TRN_RESOURCE:
         for (size_t i = 0; i < n; i++)
             TRN_TRY(trn_handle_from_pb(TRN_DATA_MUT(t, trn_handle *) + i, pb->resource_handle_val[i]));
+        break;
+    case TRN_VARIANT:
+        for (size_t i = 0; i < n; i++)
+            TRN_TRY(trn_variant_from_pb(TRN_DATA_MUT(t, trn_variant *) + i, pb->variant_val[i]));
         break;
     default: /* one byte each */
         EACH(uint8_t, pb->int_val);
@@ -398,10 +398,10 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
     return from_values(out, dtype, &shape, pb);
 }
 
-Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t)
+Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t) { return trn_tensor__to_pb(a, t, 0); }
+
+Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, int depth)
 {
-    if (t->dtype == TRN_VARIANT)
-        return NULL;
     Tensorflow__TensorProto *pb = trn_arena_alloc(a, sizeof *pb);
     tensorflow__tensor_proto__init(pb);
     pb->dtype = (Tensorflow__DataType)t->dtype;
@@ -422,6 +422,15 @@ Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t)
         pb->resource_handle_val = trn_arena_alloc(a, n * sizeof *pb->resource_handle_val);
         for (size_t i = 0; i < n; i++)
             pb->resource_handle_val[i] = trn_handle_to_pb(a, h[i]);
+    } else if (t->dtype == TRN_VARIANT) {
+        trn_variant **v = t->data;
+        while (n > 1 && v[n - 1] == v[n - 2])
+            n--;
+        pb->n_variant_val = n;
+        pb->variant_val = trn_arena_alloc(a, (n + 1) * sizeof *pb->variant_val);
+        for (size_t i = 0; i < n; i++)
+            if (!(pb->variant_val[i] = trn_variant_to_pb(a, v[i], depth)))
+                return NULL;
     } else {
         pb->tensor_content = (ProtobufCBinaryData){trn_tensor_bytes(t), t->data};
     }

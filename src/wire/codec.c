@@ -84,10 +84,12 @@ static trn_err tensor_body(trn_sb *s, const trn_tensor *t)
         put_strings(s, t);
         return TRN_OK;
     }
-    if (t->dtype != TRN_RESOURCE)
-        return trn_errorf(TRN_UNIMPLEMENTED, "a %s tensor cannot be sent to another task", trn_dtype_name(t->dtype));
-    trn_arena *a = trn_arena_new(); /* handles are rare on the wire: the generated code will do */
+    trn_arena *a = trn_arena_new(); /* handles and variants are rare on the wire: the generated code will do */
     Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, t);
+    if (!pb) {
+        trn_arena_free(a);
+        return trn_errorf(TRN_UNIMPLEMENTED, "a %s tensor cannot be sent to another task", trn_dtype_name(t->dtype));
+    }
     size_t n = tensorflow__tensor_proto__get_packed_size(pb);
     uint8_t *p = trn_arena_alloc(a, n + 1);
     tensorflow__tensor_proto__pack(pb, p);

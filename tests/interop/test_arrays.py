@@ -215,3 +215,54 @@ def test_what_lists_refuse(target):
         if t.dtype == tf.variant:
             t = gl.tensor_list_length(t)
         both.same(target, t)
+
+
+def test_quantized_numbers_are_cast_as_integers(target):
+    x = tf1.placeholder_with_default(np.array([-3, 0, 5, 100, 127], np.int32), [5])
+    for q in (tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32):
+        both.same(target, [tf.cast(tf.cast(x, q), t) for t in (tf.int32, tf.float32, tf.int64, tf.uint8, tf.bool)])
+        both.same(target, tf.cast(tf.cast(tf.cast(x, tf.float32) * 1.5, q), tf.int32))
+
+
+@pytest.mark.asan
+def test_lists_cross_tasks(target):
+    with tf.device("/job:ps/task:0"):
+        full = gl.tensor_list_from_tensor(tf.reshape(tf.range(6.), [3, 2]), tf.constant([2]))
+        partial = gl.tensor_list_set_item(gl.tensor_list_reserve(tf.constant([-1, 2]), tf.constant(3), tf.float32), 1, tf.ones([4, 2]))
+        strings = gl.tensor_list_push_back(gl.empty_tensor_list(tf.constant(-1), 5, tf.string), tf.constant(["ab", "c" * 100]))
+        nested = gl.tensor_list_push_back(gl.empty_tensor_list(tf.constant(-1), -1, tf.variant), full)
+        empty = gl.empty_tensor_list(tf.constant([3, -1]), -1, tf.int64)
+    with tf.device("/job:worker/task:0"):
+        inner = gl.tensor_list_get_item(nested, 0, tf.constant(-1), tf.variant)
+        got = [gl.tensor_list_stack(full, tf.constant([2]), tf.float32), gl.tensor_list_get_item(partial, 1, tf.constant(-1), tf.float32),
+               gl.tensor_list_length(partial), gl.tensor_list_element_shape(partial, tf.int32), gl.tensor_list_length(empty),
+               gl.tensor_list_element_shape(empty, tf.int64), gl.tensor_list_get_item(strings, 0, tf.constant(-1), tf.string),
+               gl.tensor_list_stack(inner, tf.constant([2]), tf.float32),
+               gl.tensor_list_stack(gl.tensor_list_push_back(full, tf.constant([8., 9.])), tf.constant([2]), tf.float32)]
+        limit = gl.tensor_list_length(gl.tensor_list_push_back_batch(tf.stack([strings]), tf.constant([["q"]]))[0])
+        for _ in range(6):
+            strings = gl.tensor_list_push_back(strings, tf.constant("x"))
+        too_many = gl.tensor_list_length(strings)
+    with tf1.Session(target) as s:
+        want = [np.arange(6.).reshape(3, 2), np.ones([4, 2]), 3, [-1, 2], 0, [3, -1], [b"ab", b"c" * 100], np.arange(6.).reshape(3, 2),
+                np.concatenate([np.arange(6.), [8, 9]]).reshape(4, 2)]
+        for a, b in zip(s.run(got), want):
+            np.testing.assert_array_equal(a, b)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            s.run(too_many)
+        assert s.run(limit) == 2
+
+
+def test_a_variant_that_holds_a_number(target):
+    from tensorflow.core.framework import tensor_pb2
+    pb = tensor_pb2.TensorProto(dtype=tf.variant.as_datatype_enum, tensor_shape=tf.TensorShape([2]).as_proto(),
+                                variant_val=[tensor_pb2.VariantTensorDataProto(type_name=b"int", metadata=np.int32(1).tobytes())])
+    for device in ("/job:ps/task:0", "/job:worker/task:0"):
+        with tf.device(device):
+            v = tf.constant(pb)
+            zero = tf.zeros_like(v)
+        with tf.device("/job:worker/task:0"):
+            shape = tf.shape(zero), tf1.Print(zero, [v, zero]).op, tf.shape(tf.identity(v))
+        with tf1.Session(target) as s:
+            r = s.run(shape)
+            assert r[0].tolist() == [2] and r[2].tolist() == [2]

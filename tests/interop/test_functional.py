@@ -72,3 +72,22 @@ def test_branches_stay_ops_under_the_single_threaded_executor(target):
             assert s.run(r, {yes: False}, tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), meta) == 3
         names = [n.node_name for d in meta.step_stats.dev_stats for n in d.node_stats]
         assert any("switch" in n for n in names) == lowered, names
+
+
+def test_functions_called_on_other_tasks(target):
+    @function.Defun(tf.float32, tf.float32)
+    def product(a, b):
+        return a * b
+
+    with tf.device("/job:ps/task:0"):
+        a = tf1.get_variable("a", initializer=2., use_resource=False)
+        b = tf1.get_variable("b", initializer=3., use_resource=False)
+    with tf1.Session(target) as s:
+        s.run(tf1.global_variables_initializer())
+        for where in ("/job:worker/replica:0/task:1/cpu:0", "/job:ps/task:1", "/cpu:0", "/job:worker/replica:0/task:0/device:CPU:0"):
+            with tf.device("/job:worker/task:0/cpu:0"):
+                r = functional_ops.remote_call(args=[a, b], Tout=[tf.float32], f=product, target=where)[0] + 3.
+            meta = tf1.RunMetadata()
+            assert s.run(r, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=meta) == 9
+            ran = [d.device for d in meta.step_stats.dev_stats for n in d.node_stats if "mul" in n.node_name.lower() and "send" not in n.node_name and "recv" not in n.node_name]
+            assert any(where.replace("/replica:0", "").split("/cpu")[0].split("/device")[0] in d.replace("/replica:0", "") for d in ran), (where, ran)

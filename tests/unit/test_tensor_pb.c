@@ -166,10 +166,13 @@ static void refused(void **state)
 
     pb = proto(a, TRN_VARIANT, 0, NULL);
     Tensorflow__VariantTensorDataProto v = TENSORFLOW__VARIANT_TENSOR_DATA_PROTO__INIT, *vp = &v;
-    v.type_name = "tensorflow::TensorList";
+    v.type_name = "tensorflow::Unheard";
     pb->n_variant_val = 1;
     pb->variant_val = &vp;
-    fails(trn_tensor_from_pb(&t, pb), TRN_UNIMPLEMENTED, "tensorflow::TensorList");
+    fails(trn_tensor_from_pb(&t, pb), TRN_UNIMPLEMENTED, "tensorflow::Unheard");
+    v.type_name = "int";
+    v.metadata = (ProtobufCBinaryData){3, (uint8_t *)"abc"};
+    fails(trn_tensor_from_pb(&t, pb), TRN_INVALID_ARGUMENT, "3 bytes");
     assert_null(t);
 
     /* A list of strings whose lengths lie. */
@@ -277,7 +280,35 @@ static void handles(void **state)
     trn_shape s = trn_shape_scalar();
     assert_null(trn_tensor_new(&t, TRN_VARIANT, &s));
     a = trn_arena_new();
+    static const trn_variant_type stays = {.name = "stays here"};
+    trn_variant v = {.ref = 2, .type = &stays};
+    TRN_DATA_MUT(t, trn_variant *)[0] = &v;
     assert_null(trn_tensor_to_pb(a, t));
+    trn_arena_free(a);
+    trn_tensor_unref(t);
+}
+
+/* Numbers in variants, the last one repeated, go and come. */
+static void variants(void **state)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__VariantTensorDataProto v = TENSORFLOW__VARIANT_TENSOR_DATA_PROTO__INIT, none = v, *vp[2] = {&none, &v};
+    v.type_name = "int";
+    v.metadata = (ProtobufCBinaryData){4, (uint8_t *)"\7\0\0"};
+    int64_t three = 3;
+    Tensorflow__TensorProto *pb = proto(a, TRN_VARIANT, 1, &three);
+    pb->n_variant_val = 2;
+    pb->variant_val = vp;
+    trn_tensor *t;
+    assert_null(trn_tensor_from_pb(&t, pb));
+    assert_null(TRN_DATA(t, trn_variant *)[0]);
+    assert_ptr_equal(TRN_DATA(t, trn_variant *)[1], TRN_DATA(t, trn_variant *)[2]);
+    pb = trn_tensor_to_pb(a, t);
+    assert_non_null(pb);
+    assert_int_equal(pb->n_variant_val, 2);
+    assert_string_equal(pb->variant_val[1]->type_name, "int");
+    assert_int_equal(pb->variant_val[1]->metadata.len, 4);
+    assert_int_equal(pb->variant_val[1]->metadata.data[0], 7);
     trn_arena_free(a);
     trn_tensor_unref(t);
 }
@@ -370,7 +401,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden), cmocka_unit_test(refused), cmocka_unit_test(bools_are_bools),
-        cmocka_unit_test(shapes), cmocka_unit_test(handles), cmocka_unit_test(broken_bytes),
+        cmocka_unit_test(shapes), cmocka_unit_test(handles),
+        cmocka_unit_test(variants), cmocka_unit_test(broken_bytes),
         cmocka_unit_test(many_from_few), cmocka_unit_test(short_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,6 +88,27 @@ static trn_err ref_identity(trn_kctx *k)
     return TRN_OK;
 }
 
+static trn_err ref_select(trn_kctx *k)
+{
+    const trn_tensor *index = trn_in(k, 0);
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(index->shape.rank == 0, "Index must be a scalar, but it has shape %s", trn_shape_text(text, &index->shape));
+    int32_t i = TRN_DATA(index, int32_t)[0];
+    TRN_CHECK_ARG(i >= 0 && i < k->n_in - 1, "Index must be in the range [0, %d) but got %d", k->n_in - 1, i);
+    trn_out_var(k, 0, k->in[1 + i].var);
+    return TRN_OK;
+}
+
+/* A shape only where all inputs have the same one. */
+static trn_err sh_ref_select(trn_shctx *s)
+{
+    s->out[0] = s->in[1];
+    for (int i = 2; i < s->n_in; i++)
+        if (!trn_shape_eq(&s->in[i], &s->in[1]))
+            s->out[0] = trn_shape_unknown();
+    return TRN_OK;
+}
+
 static trn_err nothing(trn_kctx *k) { return TRN_OK; }
 
 static trn_err sh_none(trn_shctx *s) { return TRN_OK; }
@@ -713,6 +734,7 @@ const trn_op trn_ops_control[] = {
     {"Identity", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
     {"IdentityN", "input:T -> output:T; T:list(type)>=1", sh_each, identity, CHEAP},
     {"RefIdentity", "input:&T -> output:&T; T:any", trn_sh_same, ref_identity, CHEAP | UNINIT},
+    {"RefSelect", "index:i32, inputs:N*&T -> output:&T; T:any, N:int>=1", sh_ref_select, ref_select, CHEAP},
     {"Snapshot", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
     {"StopGradient", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
     {"PreventGradient", "input:T -> output:T; T:any, message:string=\"\"", trn_sh_same, identity, CHEAP},

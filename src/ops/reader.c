@@ -402,9 +402,11 @@ static void got_work(void *arg, trn_err err, trn_tensor **tuple)
         err = TRN_BAD("Expected queue with single string component");
     if (!err && tuple[0]->count != 1)
         err = TRN_BAD("Expected to dequeue a one-element string tensor");
+    free(q->r->work);
+    q->r->work = NULL; /* a reader that got nothing has nothing in its state */
+    q->r->n_work = 0;
     if (!err) {
         const trn_str *s = TRN_DATA(tuple[0], trn_str);
-        free(q->r->work);
         q->r->work = trn_xstrndup(trn_str_p(s), s->len);
         q->r->n_work = s->len;
     }
@@ -456,7 +458,7 @@ static trn_err reader_read_up_to(trn_kctx *k)
     const trn_tensor *n = trn_in(k, 2);
     TRN_CHECK_ARG(n->shape.rank == 0, "num_records must be a scalar");
     int64_t want = TRN_DATA(n, int64_t)[0];
-    TRN_CHECK_ARG(want > 0 && want <= INT32_MAX, "num_records is %" PRId64, want);
+    TRN_CHECK_ARG(want >= 0 && want <= INT32_MAX, "num_records is %" PRId64, want);
     return begin(k, want, true);
 }
 
@@ -552,7 +554,7 @@ static trn_err restore(reader *r, const trn_tensor *t)
 static void run_restore(request *q)
 {
     trn_err err = restore(q->r, trn_in(q->k, 1));
-    if (err && trn_err_code(err) != TRN_UNIMPLEMENTED)
+    if (err) /* also that it has no state at all */
         reset(q->r);
     finish(q, err);
 }

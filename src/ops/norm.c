@@ -234,15 +234,14 @@ static trn_err k_norm(trn_kctx *k)
     return e;
 }
 
-/* dx, d scale, d offset, two empty ones (, d side input) from dy, x, scale, mean, variance (, nothing, offset, y) */
-static trn_err norm_grad(trn_kctx *k, bool fused)
+/* dx, d scale, d offset, two empty ones from dy, x, scale, mean, variance */
+static trn_err k_norm_grad(trn_kctx *k)
 {
     const trn_tensor *dy = trn_in(k, 0), *x = trn_in(k, 1), *scale = trn_in(k, 2), *m = trn_in(k, 3), *var = trn_in(k, 4);
-    bool training = trn_attr_bool(k->node, "is_training"), relu = false;
+    bool training = trn_attr_bool(k->node, "is_training");
     float eps = trn_attr_float(k->node, "epsilon");
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
     trn_window w;
-    TRN_CHECK_ARG(!fused || read_activation(&relu, k->node), "Unsupported activation mode: %.40s", trn_attr_str(k->node, "activation_mode"));
     TRN_CHECK_ARG(dy->shape.rank == 4 || dy->shape.rank == 5, "input must be 4 or 5-dimensional: %s", trn_shape_text(ta, &dy->shape));
     TRN_TRY(read_format(&w, k->node, &x->shape));
     int64_t c = x->shape.dim[w.first ? 1 : x->shape.rank - 1];
@@ -251,8 +250,6 @@ static trn_err norm_grad(trn_kctx *k, bool fused)
     TRN_TRY(per_channel(scale, c, "scale"));
     TRN_TRY(per_channel(m, c, "reserve_space_1"));
     TRN_TRY(per_channel(var, c, "reserve_space_2"));
-    const trn_tensor *y = fused ? trn_in(k, 7) : NULL;
-    TRN_CHECK_ARG(!relu || trn_shape_eq(&y->shape, &x->shape), "x and y must have same shape");
     trn_shape none = trn_shape_vector(0);
     trn_tensor *ds, *doff, *empty;
     TRN_TRY(trn_out_new(&ds, k, 1, TRN_FLOAT, &scale->shape));
@@ -261,10 +258,8 @@ static trn_err norm_grad(trn_kctx *k, bool fused)
     TRN_TRY(trn_out_new(&empty, k, 4, TRN_FLOAT, &none));
     int64_t d[5];
     TRN_TRY(trn_window_dims(d, &w, &x->shape, "input"));
-    trn_tensor *wx = NULL, *wdy = NULL, *wy = NULL, *out = NULL, *side = NULL;
+    trn_tensor *wx = NULL, *wdy = NULL, *out = NULL;
     trn_err e = trn_window_out(&out, k, 0, &w, x->dtype, d, true);
-    if (!e && k->n_out > 5)
-        e = trn_window_out(&side, k, 5, &w, x->dtype, d, true);
     trn_buf *buf = NULL;
     if (!e && !x->count) {
         memset(ds->data, 0, trn_tensor_bytes(ds));
@@ -278,21 +273,6 @@ static trn_err norm_grad(trn_kctx *k, bool fused)
             e = trn_window_in(&wx, k, &w, x, true);
         if (!e)
             e = trn_window_in(&wdy, k, &w, dy, true);
-        if (!e && relu) { /* what the activation lets through */
-            e = trn_window_in(&wy, k, &w, y, true);
-            trn_tensor *masked = NULL;
-            if (!e)
-                e = trn_tensor_new(&masked, TRN_FLOAT, &wdy->shape);
-            if (!e)
-                for (int64_t i = 0; i < wdy->count; i++)
-                    TRN_DATA_MUT(masked, float)[i] = TRN_DATA(wy, float)[i] > 0 ? TRN_DATA(wdy, float)[i] : 0;
-            trn_tensor_unref(wdy);
-            wdy = masked;
-        }
-        if (!e && side) {
-            memcpy(side->data, wdy->data, trn_tensor_bytes(wdy));
-            e = trn_window_done(k, 5, &w, side);
-        }
         if (!e) {
             float *mul = row, *add = row + c, *slope = row + 2 * c;
             j.x = wx->data;
@@ -317,13 +297,9 @@ static trn_err norm_grad(trn_kctx *k, bool fused)
     trn_buf_unref(buf);
     trn_tensor_unref(wx);
     trn_tensor_unref(wdy);
-    trn_tensor_unref(wy);
     trn_tensor_unref(out);
-    trn_tensor_unref(side);
     return e;
 }
-static trn_err k_norm_grad(trn_kctx *k) { return norm_grad(k, false); }
-static trn_err k_norm_grad_ex(trn_kctx *k) { return norm_grad(k, true); }
 
 /* ---- local response ------------------------------------------------------------------------------------------------------------- */
 
@@ -446,8 +422,6 @@ static trn_err sh_norm_grad(trn_shctx *s)
     s->out[0] = s->in[1];
     s->out[1] = s->out[2] = trn_shape_vector(c);
     s->out[3] = s->out[4] = trn_shape_vector(0);
-    for (int i = 5; i < s->n_out; i++)
-        s->out[i] = s->in[1];
     return TRN_OK;
 }
 
@@ -483,11 +457,6 @@ const trn_op trn_ops_norm[] = {
      "y_backprop:T, x:T, scale:f32, reserve_space_1:U, reserve_space_2:U, reserve_space_3:U -> x_backprop:T, scale_backprop:U, offset_backprop:U, "
      "reserve_space_4:U, reserve_space_5:U; T:f16|bf16|f32, U:f32, " EPS TAIL5,
      sh_norm_grad, k_norm_grad, 0},
-    {"_FusedBatchNormGradEx",
-     "y_backprop:T, x:T, scale:f32, reserve_space_1:U, reserve_space_2:U, reserve_space_3:U, offset:f32, y:T -> x_backprop:T, scale_backprop:U, offset_backprop:U, "
-     "reserve_space_4:U, reserve_space_5:U, side_input_backprop:num_side_inputs*T; T:f16|f32, U:f32, " EPS
-     "num_side_inputs:int>=0=0, activation_mode:string=\"Identity\", " TAIL5,
-     sh_norm_grad, k_norm_grad_ex, 0},
     {"LRN", "input:T -> output:T; depth_radius:int=5, bias:float=1.0, alpha:float=1.0, beta:float=0.5, T:f16|bf16|f32=f32", trn_sh_same, k_lrn, 0},
     {"LRNGrad",
      "input_grads:T, input_image:T, output_image:T -> output:T; depth_radius:int=5, bias:float=1.0, alpha:float=1.0, beta:float=0.5, T:f16|bf16|f32=f32",

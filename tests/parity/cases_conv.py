@@ -151,6 +151,7 @@ def cases_pool(rng, quick):
                         continue
                     y = tf.nn.max_pool2d(tf.cast(vx, tf.float64), ks, s, pad).numpy().astype(t)
                     yield C("MaxPoolGradGrad", [vx, y, pool_values(rng, t, x)], **a)
+                    yield C("MaxPoolGradGradV2", [vx, y, pool_values(rng, t, x), i32(1, *ks, 1), i32(1, *s, 1)], padding=pad)
                     yield C("MaxPoolV2", [vx, i32(1, *ks, 1), i32(1, *s, 1)], padding=pad)
                     yield C("MaxPoolGradV2", [vx, y, vg, i32(1, *ks, 1), i32(1, *s, 1)], padding=pad)
                     for batch in (False, True):

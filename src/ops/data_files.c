@@ -81,12 +81,16 @@ static trn_err open_next(files_it *it)
     return err;
 }
 
-/* An error ends the file that has it; who asks again gets the next one. */
+static trn_ds_do records_next(trn_it *it, trn_act *a, trn_ds_why why);
+
+/* As in TensorFlow: a broken TFRecord file is left, so that who ignores errors gets on; all other errors stay where they are. */
 static trn_ds_do bad_file(files_it *it, trn_act *a, trn_err err)
 {
-    trn_stream_close(it->s);
-    it->s = NULL;
-    it->file++;
+    if (it->it.op->next == records_next && it->s) {
+        trn_stream_close(it->s);
+        it->s = NULL;
+        it->file++;
+    }
     return trn_act_fail(a, err);
 }
 
@@ -185,7 +189,7 @@ static trn_err offset_args(files *f, trn_kctx *k)
         return TRN_OK;
     const trn_tensor *t = trn_in(k, i);
     TRN_CHECK_ARG(t->shape.rank <= 1, "`byte_offsets` must be a scalar or a vector.");
-    TRN_CHECK_ARG(t->count == 0 || t->count == f->n, "`byte_offsets` must be of same size as `filenames`");
+    TRN_CHECK_ARG(t->shape.rank == trn_in(k, 0)->shape.rank && (t->count == 0 || t->count == f->n), "`byte_offsets` must be of same size as `filenames`");
     if (t->count == 0)
         return TRN_OK;
     f->offset = trn_xalloc((size_t)t->count * sizeof *f->offset);

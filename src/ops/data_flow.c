@@ -723,8 +723,6 @@ static trn_err dummy_handle(trn_kctx *k)
     return TRN_OK;
 }
 
-static trn_err nothing(trn_kctx *k) { return TRN_OK; }
-
 /* ---- what changes nothing ----------------------------------------------------------------------------------------- */
 
 /* Options, models, optimisations, thread pools: how TensorFlow should run the pipeline. */
@@ -736,12 +734,51 @@ static trn_err same_dataset(trn_kctx *k)
     return TRN_OK;
 }
 
+/* OptionsDataset: they say how TensorFlow should run it; here they are only kept for who asks. */
+typedef struct with_options {
+    trn_ds d;
+    char *p;
+    size_t n;
+} with_options;
+
+static void options_free(trn_ds *d) { free(((with_options *)d)->p); }
+static const trn_ds_op options_op = {.name = "OptionsDataset", .free = options_free, .count = trn_data_count_same, .alias = true};
+
+static trn_err options_dataset(trn_kctx *k)
+{
+    with_options *o;
+    TRN_TRY(trn_data_on(&o, k, &options_op, sizeof *o));
+    const trn_attr *a = trn_node_attr(k->node, "serialized_options");
+    o->n = a ? a->v.s.n : 0;
+    o->p = trn_xstrndup(a ? a->v.s.p : "", o->n);
+    return trn_data_out(k, o, TRN_OK);
+}
+
+#define MAX_OPTIONS 10000 /* datasets that are looked at; some may be reached on many ways */
+
+/* Options of all inputs, then its own: messages one after the other are one message, the later ones override. */
+static trn_err gather_options(trn_sb *out, const trn_ds *d, int *left)
+{
+    for (int i = 0; i < d->n_in; i++)
+        TRN_TRY(gather_options(out, d->in[i], left));
+    if (--*left < 0)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "the pipeline has more than %d datasets", MAX_OPTIONS);
+    if (d->op == &options_op)
+        trn_sb_add(out, ((const with_options *)d)->p, ((const with_options *)d)->n);
+    return TRN_OK;
+}
+
 static trn_err get_options(trn_kctx *k)
 {
     trn_ds *d;
     TRN_TRY(trn_ds_in(&d, trn_in(k, 0)));
-    trn_out_set(k, 0, trn_tensor_str("", 0));
-    return TRN_OK;
+    trn_sb s = {0};
+    int left = MAX_OPTIONS;
+    trn_err err = gather_options(&s, d, &left);
+    if (!err)
+        trn_out_set(k, 0, trn_tensor_str(s.n ? s.p : "", s.n));
+    trn_sb_fini(&s);
+    return err;
 }
 
 static trn_ds_do ignore_next(trn_it *it, trn_act *a, trn_ds_why why)
@@ -792,6 +829,17 @@ static trn_err dataset_cardinality(trn_kctx *k)
     return TRN_OK;
 }
 
+/* How many threads TensorFlow should take for it: ours come from one pool. */
+static trn_err limited_dataset(trn_kctx *k)
+{
+    int64_t n;
+    const char *what = strstr(k->node->op, "Intra") ? "max_intra_op_parallelism" : "num_threads";
+    TRN_TRY(trn_data_i64(&n, k, 1, what));
+    TRN_CHECK_ARG(n >= 0, "`%s` must be >= 0", what);
+    return same_dataset(k);
+}
+
+#define LIMIT(name, arg) {name, "input_dataset:var, " arg ":i64 -> handle:var; " DS_OUT, trn_sh_dataset, limited_dataset, DS_FLAGS}
 #define SAME(name, in, attrs) {name, "input_dataset:var" in " -> handle:var; " attrs, trn_sh_dataset, same_dataset, DS_FLAGS}
 
 const trn_op trn_ops_data_flow[] = {
@@ -819,18 +867,17 @@ const trn_op trn_ops_data_flow[] = {
      TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"AnonymousMemoryCache", "-> handle:res, deleter:var", trn_sh_dataset, anonymous_cache, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"DummyMemoryCache", "-> handle:res", trn_sh_dataset, dummy_handle, TRN_OP_CHEAP | TRN_OP_STATEFUL},
-    {"DeleteMemoryCache", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"DummySeedGenerator", "-> handle:res", trn_sh_dataset, dummy_handle, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"DummyIterationCounter", "-> handle:res", trn_sh_dataset, dummy_handle, TRN_OP_CHEAP | TRN_OP_STATEFUL},
-    SAME("OptionsDataset", "", "serialized_options:string, " DS_OUT DS_META),
+    {"OptionsDataset", "input_dataset:var -> handle:var; serialized_options:string, " DS_OUT DS_META, trn_sh_dataset, options_dataset, DS_FLAGS},
     SAME("ModelDataset", "", "algorithm:int=0, cpu_budget:int=0, ram_budget:int=0, " DS_OUT),
     SAME("OptimizeDataset", ", optimizations:str", DS_OUT ", optimization_configs:list(string)=[]"),
     SAME("OptimizeDatasetV2", ", optimizations_enabled:str, optimizations_disabled:str, optimizations_default:str",
          DS_OUT ", optimization_configs:list(string)=[]"),
-    SAME("MaxIntraOpParallelismDataset", ", max_intra_op_parallelism:i64", DS_OUT),
-    SAME("ExperimentalMaxIntraOpParallelismDataset", ", max_intra_op_parallelism:i64", DS_OUT),
-    SAME("PrivateThreadPoolDataset", ", num_threads:i64", DS_OUT),
-    SAME("ExperimentalPrivateThreadPoolDataset", ", num_threads:i64", DS_OUT),
+    LIMIT("MaxIntraOpParallelismDataset", "max_intra_op_parallelism"),
+    LIMIT("ExperimentalMaxIntraOpParallelismDataset", "max_intra_op_parallelism"),
+    LIMIT("PrivateThreadPoolDataset", "num_threads"),
+    LIMIT("ExperimentalPrivateThreadPoolDataset", "num_threads"),
     SAME("AssertNextDataset", ", transformations:str", DS_OUT),
     SAME("ExperimentalAssertNextDataset", ", transformations:str", DS_OUT),
     SAME("RewriteDataset", ", rewrite_name:str", DS_OUT),

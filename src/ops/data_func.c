@@ -585,14 +585,6 @@ static trn_err group_by_window_dataset(trn_kctx *k)
     return trn_data_out(k, g, err);
 }
 
-/* ---- Generator ---------------------------------------------------------------------------------------------------- */
-
-static trn_err generator_dataset(trn_kctx *k)
-{
-    return trn_errorf(TRN_UNIMPLEMENTED, "from_generator needs Python in the server's process (PyFunc); there is none here. Feed the values, or read "
-                                         "them from files");
-}
-
 #define F_ARGS "f:func, Targuments:list(type)>=0, "
 #define P_ARGS "predicate:func, Targuments:list(type)>=0, "
 #define CYCLE ", cycle_length:i64, block_length:i64"
@@ -650,10 +642,5 @@ const trn_op trn_ops_data_func[] = {
      "window_size_func_other_arguments:Twindow_size_func_other_arguments -> handle:var; key_func:func, reduce_func:func, window_size_func:func, "
      "Tkey_func_other_arguments:list(type)>=0, Treduce_func_other_arguments:list(type)>=0, Twindow_size_func_other_arguments:list(type)>=0, " DS_OUT,
      trn_sh_dataset, group_by_window_dataset, DS_FLAGS},
-    {"GeneratorDataset",
-     "init_func_other_args:Tinit_func_args, next_func_other_args:Tnext_func_args, finalize_func_other_args:Tfinalize_func_args -> handle:var; "
-     "init_func:func, next_func:func, finalize_func:func, Tinit_func_args:list(type)>=0, Tnext_func_args:list(type)>=0, "
-     "Tfinalize_func_args:list(type)>=0, " DS_OUT DS_META,
-     trn_sh_dataset, generator_dataset, DS_FLAGS | TRN_OP_STATEFUL},
     {0},
 };

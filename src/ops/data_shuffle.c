@@ -258,8 +258,6 @@ static trn_err anonymous_seeds(trn_kctx *k)
     return trn_data_anonymous(k, &seeds_new(seed, seed2, reshuffle)->r, "tensorflow::data::SeedGeneratorManager");
 }
 
-static trn_err nothing(trn_kctx *k) { return TRN_OK; }
-
 /* ---- Random ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct random_it {
@@ -311,8 +309,6 @@ const trn_op trn_ops_data_shuffle[] = {
     {"AnonymousRandomSeedGenerator", "seed:i64, seed2:i64 -> handle:res, deleter:var", trn_sh_dataset, anonymous_seeds, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"AnonymousSeedGenerator", "seed:i64, seed2:i64, reshuffle:bool -> handle:res, deleter:var", trn_sh_dataset, anonymous_seeds,
      TRN_OP_CHEAP | TRN_OP_STATEFUL},
-    {"DeleteRandomSeedGenerator", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_CHEAP | TRN_OP_STATEFUL},
-    {"DeleteSeedGenerator", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"RandomDatasetV2", "seed:i64, seed2:i64, seed_generator:res -> handle:var; rerandomize_each_iteration:bool=false, " DS_OUT DS_META, trn_sh_dataset,
      random_dataset, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"ExperimentalRandomDataset", "seed:i64, seed2:i64 -> handle:var; " DS_OUT, trn_sh_dataset, random_dataset, TRN_OP_CHEAP | TRN_OP_STATEFUL},

@@ -18,6 +18,7 @@
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_files)                                                                                              \
     X(trn_ops_data_flow)                                                                                               \
+    X(trn_ops_data_generator)                                                                                          \
     X(trn_ops_data_func)                                                                                               \
     X(trn_ops_data_iter)                                                                                               \
     X(trn_ops_data_shuffle)                                                                                            \

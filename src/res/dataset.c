@@ -177,6 +177,8 @@ static trn_err root_func(trn_func **out, trn_itroot *r, trn_func *f)
 
 trn_err trn_it_new(trn_it **out, trn_ds *d, trn_itroot *root)
 {
+    while (d->op->alias)
+        d = d->in[0];
     trn_it *it = trn_xalloc(TRN_MAX(d->op->it_size, sizeof *it));
     atomic_init(&it->ref, 1);
     it->op = d->op;

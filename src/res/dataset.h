@@ -63,6 +63,7 @@ typedef struct trn_ds_op {
     void (*stop)(trn_it *it);                  /* free what the iterator holds; may be NULL */
     int64_t (*count)(const trn_ds *d);         /* elements; NULL: unknown */
     bool catches;
+    bool alias; /* has the elements of its input 0: walked as if it were that one */
 } trn_ds_op;
 
 enum { TRN_DS_INFINITE = -1, TRN_DS_UNKNOWN = -2 };

@@ -676,7 +676,7 @@ void trn_master_close(trn_master *m, const char *handle, trn_master_done done, v
         done(arg, trn_errorf(TRN_ABORTED, "Session %s is not found. Possibly, this master has restarted.", handle));
         return;
     }
-    session_close(s, TRN_CANCELLED, "Session was closed.", done, arg);
+    session_close(s, TRN_CANCELLED, "The step was cancelled by a call to Session::Close().", done, arg);
 }
 
 static void close_everything(trn_master *m, trn_code code, const char *why)

@@ -224,7 +224,7 @@ static void session_closed(void *arg)
 {
     mstep *st = arg;
     trn_err why = trn_cancel_why(st->s->cancel);
-    fail_from_hook(st, why ? why : trn_errorf(TRN_CANCELLED, "Session was closed while the step was running"));
+    fail_from_hook(st, why ? why : trn_errorf(TRN_CANCELLED, "The step was cancelled by a call to Session::Close()."));
 }
 
 static void client_cancelled(void *arg)

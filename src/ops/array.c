@@ -69,7 +69,7 @@ static trn_err reshape_to(trn_shape *out, const trn_tensor *want, const trn_shap
     TRN_TRY(trn_count_checked(&count, x));
     char text[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(trn_is_vector(want) || trn_is_scalar(want), "sizes input must be 1-D, not of shape %s", trn_shape_text(text, &want->shape));
-    TRN_CHECK_ARG(want->count <= TRN_MAX_RANK, "a shape has at most %d dimensions, not %lld", TRN_MAX_RANK, (long long)want->count);
+    TRN_CHECK_ARG(want->count <= TRN_MAX_RANK, "too many dimensions: a shape has at most %d, not %lld", TRN_MAX_RANK, (long long)want->count);
     trn_shape s = {.rank = (int)want->count};
     int hole = -1;
     int64_t known = 1;

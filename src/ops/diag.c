@@ -148,15 +148,13 @@ static trn_err diag(trn_kctx *k)
                   "upper_diag_index range.");
     TRN_TRY(matrix_size(&b, k));
     trn_shape s = x->shape;
-    int64_t batch = 1, longest = b.longest;
+    int64_t batch = 1, count;
     for (int i = 0; i < lead; i++)
         batch *= s.dim[i];
     s.rank = lead;
     s.dim[s.rank++] = b.rows;
     s.dim[s.rank++] = b.cols;
-    TRN_TRY(check_band(&b));
-    TRN_CHECK_ARG(b.longest == longest, "diagonals of length %lld do not fit into matrices of %lld × %lld",
-                  (long long)longest, (long long)b.rows, (long long)b.cols);
+    TRN_TRY(trn_count_checked(&count, &s)); /* diagonals that lie outside of the matrix are left out */
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     TRN_TRY(trn_fill_elems(y, 0, y->count, trn_in(k, 4), 0));
@@ -174,7 +172,7 @@ static trn_err set_diag(trn_kctx *k)
     trn_shape want;
     int64_t batch;
     TRN_TRY(band_of(&b, &want, &batch, &x->shape));
-    TRN_CHECK_ARG(trn_shape_eq(&want, &dg->shape), "diagonal has shape %s; %s is expected",
+    TRN_CHECK_ARG(trn_shape_eq(&want, &dg->shape), "diagonal has shape %s; %s is expected: the number of diagonals, or the first dimensions of diagonal don't match the input",
                   trn_shape_text(ta, &dg->shape), trn_shape_text(tb, &want));
     trn_tensor *y;
     TRN_TRY(trn_out_like(&y, k, 0, 0));

@@ -63,6 +63,7 @@
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \
     X(trn_ops_tensor_array)                                                                                            \
+    X(trn_ops_tensor_map)                                                                                              \
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */

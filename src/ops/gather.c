@@ -315,7 +315,7 @@ static trn_err k_dynamic_stitch(trn_kctx *k)
         }
         for (int64_t q = 0; q < idx->count; q++) {
             int64_t v = TRN_DATA(idx, int32_t)[q];
-            TRN_CHECK_ARG(v >= 0, "indices[%d] holds %lld, must be >= 0", i, (long long)v);
+            TRN_CHECK_ARG(v >= 0, "indices[%d] holds %lld, which is out of range: it must be >= 0", i, (long long)v);
             rows = TRN_MAX(rows, v + 1);
         }
     }

@@ -6,6 +6,7 @@
 #include "proto/pbw.h"
 #include "tensor/tensor_pb.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MAX_SIZE (1 << 24) /* elements: sizes and indices are a peer's */
@@ -479,8 +480,8 @@ static trn_err split_into(list *l, const trn_tensor *v, const trn_tensor *length
     for (int64_t i = 0; i < l->n; i++) {
         int64_t n = TRN_DATA(lengths, int64_t)[i];
         TRN_CHECK_ARG(n >= 0, "Invalid value in lengths: %lld", (long long)n);
-        TRN_CHECK_ARG(n <= all - at, "Attempting to slice [%lld, +%lld] from tensor with length %lld", (long long)at,
-                      (long long)n, (long long)all);
+        TRN_CHECK_ARG(n <= all - at, "Attempting to slice [%lld, %lld] from tensor with length %lld", (long long)at,
+                      (long long)(at + n), (long long)all);
         TRN_TRY(rows(&l->t[i], v, at, n, false));
         at += n;
     }
@@ -500,18 +501,21 @@ static trn_err split(trn_kctx *k)
     trn_shape rest = without_first(&v->shape), want = s.rank < 0 ? s : without_first(&s);
     TRN_CHECK_ARG(trn_shape_compatible(&want, &rest), "tensor shape %s is not compatible with element_shape %s",
                   trn_shape_text(a, &v->shape), trn_shape_text(b, &s));
-    TRN_CHECK_ARG(trn_is_vector(lengths), "Expected lengths to be a vector, received rank %d", lengths->shape.rank);
+    TRN_CHECK_ARG(trn_is_vector(lengths), "Expected lengths to be a vector, received shape: %s", trn_shape_text(a, &lengths->shape));
     list *l = list_new(v->dtype, &s);
     return give_or_drop(k, l, split_into(l, v, lengths));
 }
 
 /* ---- changing lists -------------------------------------------------------------------------------------------------- */
 
-static trn_err may_push(const list *l, const trn_shape *s)
+/* at: of the list in a batch; -1: there is one only. */
+static trn_err may_push(const list *l, const trn_shape *s, int64_t at)
 {
-    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT], where[40] = "";
+    if (at >= 0)
+        snprintf(where, sizeof where, " at index %lld", (long long)at);
     TRN_CHECK_ARG(trn_shape_compatible(&l->shape, s),
-                  "Tried to append a tensor with incompatible shape to a list. Op element shape: %s list shape: %s",
+                  "Tried to append a tensor with incompatible shape to a list%s. Op element shape: %s list shape: %s", where,
                   trn_shape_text(a, s), trn_shape_text(b, &l->shape));
     TRN_CHECK_ARG(l->max == -1 || l->n < l->max,
                   "Tried to push item into a full list list size: %lld max_num_elements: %lld", (long long)l->n,
@@ -523,7 +527,7 @@ static trn_err push(trn_kctx *k)
 {
     list *l;
     TRN_TRY(in_typed(&l, k, 0));
-    TRN_TRY(may_push(l, &trn_in(k, 1)->shape));
+    TRN_TRY(may_push(l, &trn_in(k, 1)->shape, -1));
     TRN_TRY(out_changed(&l, k, 0, 0));
     return list_push(l, trn_tensor_ref(trn_in(k, 1)));
 }
@@ -544,7 +548,7 @@ static trn_err push_batch(trn_kctx *k)
         list *l, *c;
         TRN_TRY(as_list(&l, item(ls, i)));
         TRN_TRY(same_dtype(l, v->dtype));
-        TRN_TRY(may_push(l, &row));
+        TRN_TRY(may_push(l, &row, i));
         TRN_TRY(list_copy(&c, l));
         TRN_DATA_MUT(y, trn_variant *)[i] = &c->base;
         trn_tensor *t;
@@ -741,7 +745,8 @@ static trn_err stack(trn_kctx *k)
                   trn_shape_text(text, &s));
     if (!trn_shape_is_full(&l->shape))
         TRN_TRY(meet_all(&s, l));
-    TRN_TRY(full_shape(&s, "Tried to stack list which only contains uninitialized tensors"));
+    TRN_CHECK_ARG(trn_shape_is_full(&s), "Tried to stack list which only contains uninitialized tensors and has a non-fully-defined element_shape: %s",
+                  trn_shape_text(text, &s));
     return stack_up(k, l, NULL, l->n, &s);
 }
 
@@ -762,7 +767,8 @@ static trn_err gather(trn_kctx *k)
         if (l->t[i] && !trn_shape_is_full(&l->shape))
             TRN_TRY(trn_sh_meet(&s, &s, &l->t[i]->shape));
     }
-    TRN_TRY(full_shape(&s, "Tried to gather uninitialized tensors"));
+    TRN_CHECK_ARG(trn_shape_is_full(&s), "Tried to gather uninitialized tensors from a list with non-fully-defined element_shape: %s",
+                  trn_shape_text(text, &s));
     return stack_up(k, l, TRN_DATA(index, int32_t), index->count, &s);
 }
 
@@ -840,7 +846,8 @@ static trn_err concat(trn_kctx *k)
     char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
     TRN_TRY(in_typed(&l, k, 0));
     TRN_TRY(concat_shape(&rest, &first, k, l));
-    TRN_TRY(full_shape(&rest, "Trying to concat list with only uninitialized tensors"));
+    TRN_CHECK_ARG(trn_shape_is_full(&rest),
+                  "Trying to concat list with only uninitialized tensors but element_shape_except_first_dim is not fully defined: %s", trn_shape_text(a, &rest));
     trn_shape n = trn_shape_vector(l->n);
     trn_tensor *lengths, *y;
     TRN_TRY(trn_out_new(&lengths, k, 1, TRN_INT64, &n));
@@ -931,6 +938,11 @@ static trn_err list_add(trn_variant **out, const trn_variant *va, const trn_vari
     TRN_CHECK_ARG(a->dtype == b->dtype,
                   "Trying to add two lists of tensors of different dtypes. One is %s and the other is %s",
                   trn_dtype_name(a->dtype), trn_dtype_name(b->dtype));
+    if (!trn_shape_compatible(&a->shape, &b->shape)) {
+        char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
+        return TRN_BAD("Trying to add two lists of tensors with incompatible element shapes. One is %s and the other is %s", trn_shape_text(ta, &a->shape),
+                       trn_shape_text(tb, &b->shape));
+    }
     TRN_TRY(trn_sh_meet(&s, &a->shape, &b->shape));
     TRN_CHECK_ARG(a->n == b->n,
                   "Trying to add two lists of tensors with different lengths. One is %lld and the other is %lld",

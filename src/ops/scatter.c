@@ -140,7 +140,7 @@ static trn_err bad_index(const slices *s, int64_t i, const trn_shape *shape, boo
     for (int d = 0; d < s->depth; d++)
         trn_sb_addf(&sb, "%s%lld", d ? ", " : "", (long long)trn_int_at(s->indices, i * s->depth + d));
     char text[TRN_SHAPE_TEXT];
-    trn_err err = TRN_BAD("indices[%lld] = [%s] does not index into param shape %s", (long long)i, sb.p ? sb.p : "",
+    trn_err err = TRN_BAD("indices[%lld] = [%s] does not index into shape %s", (long long)i, sb.p ? sb.p : "",
                           trn_shape_text(text, shape));
     trn_sb_fini(&sb);
     return err;

@@ -30,7 +30,10 @@ trn_err trn_sh_meet(trn_shape *out, const trn_shape *a, const trn_shape *b)
     }
     if (!trn_shape_compatible(a, b)) {
         char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
-        return TRN_BAD("shapes %s and %s must be equal", trn_shape_text(ta, a), trn_shape_text(tb, b));
+        if (a->rank != b->rank)
+            return TRN_BAD("Incompatible ranks during merge: %d vs. %d: shapes %s and %s must be equal", a->rank, b->rank, trn_shape_text(ta, a),
+                           trn_shape_text(tb, b));
+        return TRN_BAD("Incompatible shapes during merge: %s vs. %s: they must be equal", trn_shape_text(ta, a), trn_shape_text(tb, b));
     }
     trn_shape r = *a;
     for (int i = 0; i < r.rank; i++)

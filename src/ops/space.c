@@ -151,7 +151,7 @@ static trn_err depth_args(int64_t *block, const trn_kctx *k)
     const trn_tensor *x = trn_in(k, 0);
     *block = trn_attr_int(k->node, "block_size");
     TRN_CHECK_ARG(!strcmp(trn_attr_str(k->node, "data_format"), "NHWC"),
-                  "Only NHWC data_format supported on CPU. Got %s", trn_attr_str(k->node, "data_format"));
+                  "No OpKernel was registered to support Op '%s' with data_format %s on a CPU: only NHWC", k->node->op, trn_attr_str(k->node, "data_format"));
     TRN_CHECK_ARG(x->shape.rank == 4, "Input rank should be: 4 instead of: %d", x->shape.rank);
     TRN_CHECK_ARG(*block > 1 && *block <= INT32_MAX, "Block size should be > 1, but was: %lld", (long long)*block);
     return TRN_OK;

@@ -840,8 +840,11 @@ static trn_err k_decode_csv(trn_kctx *k)
     trn_err e = TRN_OK;
     for (int64_t r = 0; r < x->count && !e; r++) {
         e = csv_fields(&text, &end, &n, &cap, &STR(x)[r], delim->v.s.p[0], quotes, r);
-        if (!e && (sel->n ? sel->list[sel->n - 1].i >= n : n != k->n_out))
-            e = TRN_BAD("Expect %d fields but have %lld in record %lld", k->n_out, (long long)n, (long long)r);
+        int64_t have = n; /* of those that are asked for */
+        for (int i = 0; sel->n && i < sel->n; i++)
+            have = i == 0 ? sel->list[i].i < n : have + (sel->list[i].i < n);
+        if (!e && have != k->n_out)
+            e = TRN_BAD("Expect %d fields but have %lld in record %lld", k->n_out, (long long)have, (long long)r);
         for (int i = 0; i < k->n_out && !e; i++) {
             int64_t f = sel->n ? sel->list[i].i : i;
             const char *p = (text.p ? text.p : "") + (f ? end[f - 1] : 0);

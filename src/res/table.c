@@ -483,12 +483,12 @@ static trn_err check_keys(int64_t *count, trn_shape *values, const trn_table *t,
     char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
     int batch = keys->shape.rank - t->key_shape.rank;
     if (batch < 0 || (t->key_shape.rank == 1 && keys->shape.dim[batch] != t->key_shape.dim[0]))
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Input key shape %s must end with the table's key shape %s",
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Expected key shape %s to end with the table's key shape %s",
                           trn_shape_text(a, &keys->shape), trn_shape_text(b, &t->key_shape));
     if (batch + t->value_shape.rank > TRN_MAX_RANK)
         return trn_errorf(TRN_INVALID_ARGUMENT, "the values would have %d dimensions", batch + t->value_shape.rank);
     if (t->kind == TRN_TABLE_DENSE && t->key_shape.rank == 1 && batch > 1)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "keys of shape %s: expected one key, or a list of them",
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Expected key shape of one key, or of a list of them, not %s",
                           trn_shape_text(a, &keys->shape));
     *count = 1;
     values->rank = batch;

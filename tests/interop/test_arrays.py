@@ -266,3 +266,24 @@ def test_a_variant_that_holds_a_number(target):
         with tf1.Session(target) as s:
             r = s.run(shape)
             assert r[0].tolist() == [2] and r[2].tolist() == [2]
+
+
+def test_maps(target):
+    from tensorflow.python.ops import gen_map_ops as gm
+    f = lambda *x: tf.constant(x, tf.float32)
+    m = gm.empty_tensor_map()
+    two = gm.tensor_map_insert(gm.tensor_map_insert(m, tf.constant("a"), f(1, 2)), tf.constant("b"), f(3))
+    again = gm.tensor_map_insert(two, tf.constant("a"), f(7))
+    look = lambda h, k: gm.tensor_map_lookup(h, tf.constant(k), tf.float32)
+    both.same(target, [gm.tensor_map_size(m), gm.tensor_map_size(two), gm.tensor_map_size(again), look(two, "a"), look(two, "b"), look(again, "a"),
+                       gm.tensor_map_has_key(two, tf.constant("a")), gm.tensor_map_has_key(two, tf.constant("c")), gm.tensor_map_has_key(two, tf.constant(["a"])),
+                       gm.tensor_map_size(gm.tensor_map_erase(two, tf.constant("a"), tf.float32)),
+                       gm.tensor_map_size(tf.zeros_like(two)), look(tf.add_n([two, gm.tensor_map_insert(m, tf.constant("b"), f(10))]), "b")])
+    keys = gm.tensor_map_insert(gm.tensor_map_insert(m, tf.constant([1, 2]), f(1)), tf.constant([3, 4]), f(1))
+    with tf1.Session(target) as s:
+        assert sorted(s.run(gm.tensor_map_stack_keys(keys, tf.int32)).tolist()) == [[1, 2], [3, 4]]
+    for t in (look(two, "c"), look(m, "a"), gm.tensor_map_lookup(two, tf.constant(1), tf.float32), gm.tensor_map_stack_keys(m, tf.int32),
+              gm.tensor_map_stack_keys(keys, tf.float32), gm.tensor_map_stack_keys(gm.tensor_map_insert(keys, tf.constant(1), f(1)), tf.int32),
+              gm.tensor_map_size(gm.tensor_map_erase(two, tf.constant("c"), tf.float32)),
+              gm.tensor_map_size(gl.empty_tensor_list(tf.constant(-1), -1, tf.float32))):
+        both.same(target, t)

@@ -116,3 +116,16 @@ def cases_factors(rng, quick):
         low = np.outer(np.arange(4), np.ones(3)).astype(t)
         yield C("Svd", [low], compute_uv=True, full_matrices=True, check=svd_check(low, True, t))
         yield C("Svd", [np.zeros((3, 2), t)], compute_uv=True, full_matrices=True, check=svd_check(np.zeros((3, 2), t), True, t))
+
+
+def cases_diagonals_of_any_matrix(rng, quick):
+    """Every band in every size of matrix, those that lie partly or wholly outside too."""
+    i32 = lambda x: np.array(x, np.int32)
+    for lower in (-4, -2, 0, 3):
+        for upper in (lower, lower + 1, lower + 3):
+            for rows in (-1, 2, 5):
+                for cols in (-1, 1, 5):
+                    for n in (1, 2, 4):
+                        x = rand(rng, np.float32, (upper - lower + 1, n) if upper > lower else (n,))
+                        yield C("MatrixDiagV3", [x, i32([lower, upper]), i32(rows), i32(cols), np.float32(9)],
+                                align=["LEFT_RIGHT", "RIGHT_LEFT", "LEFT_LEFT", "RIGHT_RIGHT"][n % 4])

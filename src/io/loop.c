@@ -8,6 +8,12 @@
  *
  *   poster:  push; if (exchange(asleep, false)) write(eventfd)
  *   loop:    asleep = true; if (stack not empty) asleep = false, go on; else epoll_wait
+ *
+ * Driving: a thread that waits for something that the loop will bring (trn_loop_drive) does the loop's work meanwhile: its message is sent and its
+ * answer read without waking another thread, which costs more than a small step itself. Whoever works holds `drive`; nobody holds it while he sleeps. The
+ * loop's own thread stays aside while somebody drives, and for LINGER_NS after: steps follow each other closely. Only one thread drives, and only when nobody
+ * else waits; with more of them the loop's own thread serves them all. He who drives may look for the answer for a moment before he sleeps: being woken can
+ * take longer than a small step. That pays when a core is left for whoever answers, so both ways are tried now and then and the quicker one is kept.
  */
 #include "io/loop.h"
 
@@ -19,6 +25,8 @@
 #include <unistd.h>
 
 enum { BATCH = 128 };
+#define LINGER_NS UINT64_C(1000000)
+#define LOOK_NS UINT64_C(200000)
 
 typedef struct post {
     struct post *next;
@@ -41,14 +49,33 @@ struct trn_loop {
     size_t n_timers, cap_timers;
 
     /* The events being dispatched: stopping a watch removes it from the rest of them. */
-    struct epoll_event ready[BATCH];
+    struct epoll_event *ready;
     int n_ready, i_ready;
+    uint64_t stops; /* watches stopped so far */
+
+    pthread_mutex_t drive; /* held by the thread that does the loop's work */
+    pthread_cond_t aside;
+    bool driven, sleeps_long; /* a thread drives; our own waits for it to end without looking at the clock */
+    uint64_t left_ns;         /* when the last one that drove went */
+    _Atomic int waiters;      /* threads in trn_loop_drive */
+    uint64_t usual_ns[2];     /* how long those that drove have had to wait lately: when they slept at once, when they looked first */
+    unsigned drives;
+    bool looks;
 };
 
 static _Thread_local trn_loop *current;
 
 trn_loop *trn_loop_current(void) { return current; }
 bool trn_loop_here(const trn_loop *l) { return current == l; }
+
+static void wake(trn_loop *l)
+{
+    if (!atomic_load(&l->asleep) || !atomic_exchange(&l->asleep, false))
+        return;
+    uint64_t one = 1;
+    ssize_t w = write(l->evfd, &one, sizeof one); /* edge-triggered and never read: only fails when it would count past 2^64 */
+    (void)w;
+}
 
 /* ---- inbox ---------------------------------------------------------------------------------------------------- */
 
@@ -62,12 +89,8 @@ void trn_loop_post(trn_loop *l, trn_fn fn, void *arg)
     p->next = atomic_load_explicit(&l->inbox, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&l->inbox, &p->next, p))
         ;
-    if (current != l && atomic_load(&l->asleep) && atomic_exchange(&l->asleep, false)) {
-        uint64_t one = 1;
-        ssize_t w = write(l->evfd, &one,
-                          sizeof one); /* edge-triggered and never read: only fails when it would count past 2^64 */
-        (void)w;
-    }
+    if (current != l)
+        wake(l);
 }
 
 static void run_inbox(trn_loop *l)
@@ -236,6 +259,7 @@ void trn_watch_stop(trn_loop *l, trn_watch *w)
         return;
     if (w->events != 0)
         epoll_ctl(l->ep, EPOLL_CTL_DEL, w->fd, NULL);
+    l->stops++;
     for (int i = l->i_ready; i < l->n_ready; i++)
         if (l->ready[i].data.ptr == w)
             l->ready[i].data.ptr = NULL;
@@ -279,40 +303,190 @@ static int timeout_ms(const trn_loop *l)
 
 static bool inbox_empty(trn_loop *l) { return atomic_load(&l->inbox) == NULL; }
 
+/* [drive] Declares the loop asleep, and says for how long it may be. */
+static int fall_asleep(trn_loop *l, const trn_latch *w)
+{
+    int timeout = l->later ? 0 : timeout_ms(l);
+    atomic_store(&l->asleep, timeout != 0);
+    if (!inbox_empty(l) || (w && atomic_load(&w->done))) {
+        timeout = 0;
+        atomic_store(&l->asleep, false);
+    }
+    return timeout;
+}
+
+static int look(trn_loop *l, const trn_latch *w, struct epoll_event *ready, int *timeout)
+{
+    int n = 0;
+    bool more;
+    for (uint64_t until = trn_now_ns() + LOOK_NS; (more = inbox_empty(l) && !atomic_load(&w->done)) && n == 0 && trn_now_ns() < until;)
+        n = epoll_wait(l->ep, ready, BATCH, 0);
+    if (!more)
+        *timeout = 0;
+    return n;
+}
+
+/* [drive] Sleeps, without the lock, and does what there is to do. */
+static void turn(trn_loop *l, const trn_latch *w)
+{
+    struct epoll_event ready[BATCH];
+    int timeout = fall_asleep(l, w);
+    uint64_t stops = l->stops;
+    current = NULL;
+    pthread_mutex_unlock(&l->drive);
+    int n = w && timeout && l->looks ? look(l, w, ready, &timeout) : 0;
+    if (n == 0)
+        n = epoll_wait(l->ep, ready, BATCH, timeout);
+    atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
+    pthread_mutex_lock(&l->drive);
+    current = l;
+    /* Another thread may have stopped what we are told about; everything that still matters will be told again. */
+    l->ready = ready;
+    l->n_ready = n < 0 || stops != l->stops ? 0 : n; /* < 0: EINTR */
+    dispatch(l);
+    run_inbox(l);
+    run_timers(l);
+    run_later(l);
+}
+
+/* [drive] Another thread works for us, or has just done so and will be back. */
+static bool not_needed(const trn_loop *l)
+{
+    return !l->stop && (l->driven || (l->left_ns && atomic_load(&l->waiters) == 0 && trn_now_ns() - l->left_ns < LINGER_NS));
+}
+
+static void stand_aside(trn_loop *l)
+{
+    if (l->driven) {
+        /* What woke us may have been meant for him. */
+        atomic_store(&l->asleep, true);
+        wake(l);
+    }
+    while (not_needed(l)) {
+        uint64_t left = l->left_ns;
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LINGER_NS;
+        if (until.tv_nsec >= 1000000000)
+            until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&l->aside, &l->drive, &until);
+        if (l->driven && left == l->left_ns) { /* it is a long wait */
+            l->sleeps_long = true;
+            while (l->driven && l->sleeps_long)
+                pthread_cond_wait(&l->aside, &l->drive);
+            l->sleeps_long = false;
+        }
+    }
+}
+
 static void *loop_main(void *arg)
 {
     trn_loop *l = arg;
-    current = l;
     pthread_setname_np(pthread_self(), l->name);
+    pthread_mutex_lock(&l->drive);
+    current = l;
     while (!l->stop) {
-        int timeout = timeout_ms(l);
-        if (l->later)
-            timeout = 0;
-        atomic_store(&l->asleep, timeout != 0);
-        if (!inbox_empty(l)) {
-            timeout = 0;
-            atomic_store(&l->asleep, false);
-        }
-        int n = epoll_wait(l->ep, l->ready, BATCH, timeout);
-        atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
-        l->n_ready = n < 0 ? 0 : n; /* EINTR */
-        dispatch(l);
-        run_inbox(l);
-        run_timers(l);
-        run_later(l);
+        if (not_needed(l))
+            stand_aside(l);
+        if (!l->stop)
+            turn(l, NULL);
     }
     while (!inbox_empty(l) || l->later) {
         run_inbox(l);
         run_later(l);
     }
     current = NULL;
+    pthread_mutex_unlock(&l->drive);
     return NULL;
+}
+
+/* ---- driving -------------------------------------------------------------------------------------------------- */
+
+void trn_latch_init(trn_latch *w)
+{
+    *w = (trn_latch){.mu = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER};
+}
+
+void trn_latch_open(trn_latch *w)
+{
+    pthread_mutex_lock(&w->mu);
+    atomic_store(&w->done, true);
+    if (!w->driving)
+        pthread_cond_signal(&w->cv);
+    else if (current != w->driving)
+        wake(w->driving);
+    pthread_mutex_unlock(&w->mu);
+}
+
+void trn_latch_wait(trn_latch *w)
+{
+    pthread_mutex_lock(&w->mu); /* even when done: the waker may still hold it */
+    while (!atomic_load(&w->done))
+        pthread_cond_wait(&w->cv, &w->mu);
+    pthread_mutex_unlock(&w->mu);
+    pthread_mutex_destroy(&w->mu);
+    pthread_cond_destroy(&w->cv);
+}
+
+static void choose_way(trn_loop *l)
+{
+    const uint64_t *u = l->usual_ns;
+    l->looks = u[1] < u[0] && u[1] < LOOK_NS;
+    if (l->drives++ % 32 == 0 && TRN_MIN(u[0], u[1]) < LOOK_NS)
+        l->looks = !l->looks;
+}
+
+void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w)
+{
+    if (current || atomic_fetch_add(&l->waiters, 1) > 0) {
+        fn(arg);
+        trn_latch_wait(w);
+        if (!current)
+            atomic_fetch_sub(&l->waiters, 1);
+        return;
+    }
+    pthread_mutex_lock(&l->drive);
+    l->driven = true; /* whoever drove before has gone: he counted among the waiters until then */
+    pthread_mutex_lock(&w->mu);
+    w->driving = l;
+    pthread_mutex_unlock(&w->mu);
+    current = l;
+    fn(arg);
+    run_inbox(l);
+    run_later(l);
+    uint64_t since = trn_now_ns();
+    choose_way(l);
+    while (!atomic_load(&w->done))
+        turn(l, w);
+    uint64_t *usual = &l->usual_ns[l->looks];
+    *usual = (15 * *usual + TRN_MIN(trn_now_ns() - since, 50 * LOOK_NS)) / 16;
+    /* Whatever is posted from now on is found by the next one to come: the eventfd stays ready. */
+    while (fall_asleep(l, NULL) == 0) {
+        run_inbox(l);
+        run_timers(l);
+        run_later(l);
+    }
+    l->driven = false;
+    l->left_ns = trn_now_ns();
+    if (atomic_fetch_sub(&l->waiters, 1) > 1 || l->sleeps_long) {
+        l->sleeps_long = false;
+        pthread_cond_signal(&l->aside);
+    }
+    current = NULL;
+    pthread_mutex_unlock(&l->drive);
+    trn_latch_wait(w);
 }
 
 trn_err trn_loop_open(trn_loop **out, const char *name)
 {
     trn_loop *l = trn_xalloc(sizeof *l);
     l->later_tail = &l->later;
+    pthread_mutex_init(&l->drive, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->aside, &clock);
+    pthread_condattr_destroy(&clock);
     snprintf(l->name, sizeof l->name, "%s", name ? name : "loop");
     trn_err err = TRN_OK;
     l->evfd = -1;
@@ -353,6 +527,8 @@ void trn_loop_close(trn_loop *l)
     pthread_join(l->thread, NULL);
     close(l->evfd);
     close(l->ep);
+    pthread_cond_destroy(&l->aside);
+    pthread_mutex_destroy(&l->drive);
     free(l->heap);
     free(l);
 }

@@ -23,6 +23,15 @@ typedef struct trn_loop_task { struct trn_loop_task *next; trn_fn fn; void *arg;
 void trn_loop_later(trn_loop *l, trn_loop_task *t);
 void trn_loop_later_stop(trn_loop *l, trn_loop_task *t); /* before its storage goes */
 
+/* Something that a thread outside the loops waits for. Opened once, from any thread; waited for once, by trn_latch_wait or trn_loop_drive, and then gone. */
+typedef struct trn_latch { pthread_mutex_t mu; pthread_cond_t cv; _Atomic bool done; trn_loop *driving; } trn_latch;
+void trn_latch_init(trn_latch *w);
+void trn_latch_open(trn_latch *w);
+void trn_latch_wait(trn_latch *w);
+/* [any but loop] Runs fn(arg), which starts something that ends with trn_latch_open(w), and waits for that. Meanwhile the caller does the loop's work if
+ * nobody else waits: then fn runs as on the loop. */
+void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w);
+
 /* Timers, [loop]. A timer struct is the caller's storage; start on a running one moves it. */
 typedef struct trn_timer { uint64_t at_ns; size_t pos; trn_fn fn; void *arg; } trn_timer; /* pos 0: not running */
 void trn_timer_start(trn_loop *l, trn_timer *t, uint64_t at_ns, trn_fn fn, void *arg);

@@ -52,6 +52,7 @@ typedef struct trn_step_result {
     trn_sb metadata;      /* serialized RunMetadata, when traced */
 } trn_step_result;
 void trn_step_result_fini(trn_step_result *r);
+struct trn_loop *trn_master_loop(const trn_master *m); /* where its remote parts' answers arrive */
 void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_step_result *out, trn_master_done done, void *arg);
 void trn_master_partial_setup(trn_master *m, const trn_step_req *q, char handle[17], trn_master_done done, void *arg);
 

@@ -77,6 +77,11 @@ static trn_err check_names(const trn_step_req *q)
     return err;
 }
 
+trn_loop *trn_master_loop(const trn_master *m)
+{
+    return m->loop;
+}
+
 void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_step_result *out, trn_master_done done, void *arg)
 {
     *out = (trn_step_result){0};

@@ -94,30 +94,22 @@ static void client_give(void)
 /* ---- waiting -------------------------------------------------------------------------------------------------------- */
 
 typedef struct wait {
-    pthread_mutex_t mu;
-    pthread_cond_t cv;
-    bool done;
+    trn_latch end;
     trn_err err;
     trn_msg msg; /* a reply, kept by reference */
 } wait;
 
 static void wait_init(wait *w)
 {
-    *w = (wait){.mu = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER};
-}
-
-static void wait_wake(wait *w, trn_err err)
-{
-    pthread_mutex_lock(&w->mu);
-    w->err = err;
-    w->done = true;
-    pthread_cond_signal(&w->cv);
-    pthread_mutex_unlock(&w->mu);
+    *w = (wait){0};
+    trn_latch_init(&w->end);
 }
 
 static void wait_done(void *arg, trn_err err)
 {
-    wait_wake(arg, err);
+    wait *w = arg;
+    w->err = err;
+    trn_latch_open(&w->end);
 }
 
 static void wait_reply(void *arg, trn_err err, const trn_msg *msg)
@@ -128,27 +120,37 @@ static void wait_reply(void *arg, trn_err err, const trn_msg *msg)
         if (msg->buf)
             trn_buf_ref(msg->buf);
     }
-    wait_wake(w, err);
+    wait_done(w, err);
 }
 
 static trn_err wait_for(wait *w)
 {
-    pthread_mutex_lock(&w->mu);
-    while (!w->done)
-        pthread_cond_wait(&w->cv, &w->mu);
-    pthread_mutex_unlock(&w->mu);
-    pthread_mutex_destroy(&w->mu);
-    pthread_cond_destroy(&w->cv);
+    trn_latch_wait(&w->end);
     return w->err;
+}
+
+typedef struct call {
+    trn_channel *ch;
+    const char *path;
+    trn_out_msg *m;
+    const trn_call_opts *o;
+    wait w;
+} call;
+
+static void call_start(void *arg)
+{
+    call *c = arg;
+    trn_channel_call(NULL, c->ch, c->path, c->m, c->o, wait_reply, &c->w);
 }
 
 static trn_err call_msg(trn_msg *reply, trn_channel *ch, const char *path, trn_out_msg *m, const trn_call_opts *o)
 {
-    wait w;
-    wait_init(&w);
-    trn_channel_call(NULL, ch, path, m, o, wait_reply, &w);
-    TRN_TRY(wait_for(&w));
-    *reply = w.msg;
+    call c = {.ch = ch, .path = path, .m = m, .o = o};
+    wait_init(&c.w);
+    trn_loop_drive(trn_channel_loop(ch), call_start, &c, &c.w.end);
+    if (c.w.err)
+        return c.w.err;
+    *reply = c.w.msg;
     return TRN_OK;
 }
 
@@ -334,22 +336,35 @@ static trn_err take_metadata(const trn_run *run, const void *p, size_t n)
     return TRN_OK;
 }
 
+typedef struct own_step {
+    trn_master *master;
+    const trn_step_req *q;
+    trn_step_result r;
+    wait w;
+} own_step;
+
+static void own_step_start(void *arg)
+{
+    own_step *o = arg;
+    trn_master_run(o->master, o->q, NULL, &o->r, wait_done, &o->w);
+}
+
 static trn_err run_in_process(trn_session *s, const char *partial, const trn_run *run)
 {
     trn_step_req q = {.session = s->handle, .partial_handle = partial, .n_feeds = run->n_feeds, .n_fetches = run->n_fetches, .n_targets = run->n_targets,
                       .feed_names = run->feed_names, .feeds = run->feeds, .fetches = run->fetches, .targets = run->targets, .timeout_ms = run->timeout_ms,
                       .trace = run->trace};
-    trn_step_result r;
-    wait w;
-    wait_init(&w);
-    trn_master_run(s->master, &q, NULL, &r, wait_done, &w);
-    TRN_TRY(wait_for(&w));
-    trn_err err = take_metadata(run, r.metadata.p, r.metadata.n);
-    for (int i = 0; !err && i < r.n_fetches; i++) {
-        run->out[i] = r.fetches[i];
-        r.fetches[i] = NULL;
+    own_step o = {.master = s->master, .q = &q};
+    wait_init(&o.w);
+    trn_loop_drive(trn_master_loop(s->master), own_step_start, &o, &o.w.end);
+    if (o.w.err)
+        return o.w.err;
+    trn_err err = take_metadata(run, o.r.metadata.p, o.r.metadata.n);
+    for (int i = 0; !err && i < o.r.n_fetches; i++) {
+        run->out[i] = o.r.fetches[i];
+        o.r.fetches[i] = NULL;
     }
-    trn_step_result_fini(&r);
+    trn_step_result_fini(&o.r);
     return err;
 }
 

@@ -336,6 +336,111 @@ static void addresses_are_split(void **state)
     assert_false(trn_net_known(&a, "no-such-host", 5));
 }
 
+/* ---- driving ---- */
+
+typedef struct echo_wait {
+    trn_loop *l;
+    trn_pool *pool;
+    trn_latch latch;
+    trn_timer timer;
+    int how;
+    bool started;
+} echo_wait;
+
+static void open_latch(void *arg) { trn_latch_open(&((echo_wait *)arg)->latch); }
+
+static void open_later(void *arg)
+{
+    echo_wait *e = arg;
+    trn_timer_start(e->l, &e->timer, trn_now_ns() + 300000, open_latch, e);
+}
+
+/* The end comes at once, from the inbox, from a timer, from another thread. */
+static void start_echo(void *arg)
+{
+    echo_wait *e = arg;
+    e->started = true;
+    switch (e->how) {
+    case 0: open_latch(e); break;
+    case 1: trn_loop_post(e->l, open_latch, e); break;
+    case 2: trn_loop_post(e->l, open_later, e); break;
+    default: trn_pool_submit(e->pool, open_latch, e); break;
+    }
+}
+
+static void *drive_often(void *arg)
+{
+    echo_wait *e = arg;
+    for (int i = 0; i < 400; i++) {
+        e->how = i % 16 == 2 ? 2 : i % 16 == 7 ? 0 : i % 2 ? 1 : 3;
+        e->started = false;
+        trn_latch_init(&e->latch);
+        trn_loop_drive(e->l, start_echo, e, &e->latch);
+        assert_true(e->started);
+        if (i % 100 == 99)
+            nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL); /* the loop's own thread takes over */
+    }
+    return NULL;
+}
+
+static _Atomic int posted_meanwhile;
+static void count_post(void *arg) { (void)arg, atomic_fetch_add(&posted_meanwhile, 1); }
+
+static void waiting_threads_drive_the_loop(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 4; n += 3) { /* alone, and with others */
+        trn_loop *l;
+        trn_pool *pool;
+        assert_null(trn_loop_open(&l, "driven"));
+        assert_null(trn_pool_open(&pool, 2, "open"));
+        pthread_t t[4];
+        echo_wait e[4] = {0};
+        posted_meanwhile = 0;
+        for (int i = 0; i < n; i++) {
+            e[i] = (echo_wait){.l = l, .pool = pool};
+            pthread_create(&t[i], NULL, drive_often, &e[i]);
+        }
+        for (int i = 0; i < 200; i++) {
+            trn_loop_post(l, count_post, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        }
+        for (int i = 0; i < n; i++)
+            pthread_join(t[i], NULL);
+        /* Nobody drives any more: posts are served all the same, soon. */
+        for (int i = 0; i < 1000 && atomic_load(&posted_meanwhile) < 200; i++)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        assert_int_equal(posted_meanwhile, 200);
+        trn_pool_close(pool);
+        trn_loop_close(l);
+    }
+}
+
+/* He who drives really does the loop's work; without that a small step costs two more thread switches. */
+static void see_thread(void *arg)
+{
+    echo_wait *e = arg;
+    assert_true(trn_loop_here(e->l));
+    *(pthread_t *)(void *)e->pool = pthread_self();
+    open_latch(e);
+}
+
+static void post_see_thread(void *arg) { trn_loop_post(((echo_wait *)arg)->l, see_thread, arg); }
+
+static void the_waiter_runs_what_it_posted(void **state)
+{
+    (void)state;
+    trn_loop *l;
+    pthread_t ran;
+    assert_null(trn_loop_open(&l, "driven"));
+    echo_wait e = {.l = l, .pool = (trn_pool *)(void *)&ran};
+    trn_latch_init(&e.latch);
+    trn_loop_drive(l, post_see_thread, &e, &e.latch);
+    assert_true(pthread_equal(ran, pthread_self()));
+    assert_null(trn_loop_current());
+    trn_loop_close(l);
+}
+
 /* Connects to a listener on `host` at the address `to`; returns the family of the connection. */
 static int family_to(const char *host, const char *to)
 {
@@ -444,7 +549,9 @@ int main(void)
         cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
         cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
         cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
-        cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets), cmocka_unit_test(lookups_leave_the_loop_alone),
+        cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
+        cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
+        cmocka_unit_test(lookups_leave_the_loop_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

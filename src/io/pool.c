@@ -1,13 +1,19 @@
 /* Thread pool: a ring of tasks behind one mutex, and for every worker a slot that holds what it submitted last.
  *
  * The slot keeps a chain of tasks on the core whose cache holds their data; it lies behind the same mutex, so idle workers
- * may take from it and a long task never hides work. A worker that finds nothing looks again for some hundred nanoseconds
- * before it sleeps: the next task of a step usually comes at once, and a sleep plus wake-up costs more.
+ * may take from it and a long task never hides work. A worker that finds nothing looks again for about a microsecond
+ * before it sleeps: the next task of a step usually comes at once, and a sleep plus wake-up costs more. Among kernels that are
+ * divided over the pool it looks for longer, since the next one usually follows within that time; it offers its core
+ * to others meanwhile.
  */
 #include "io/loop.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define SPIN_BUSY_NS 60000 /* among divided kernels; a sleep and the wake-up cost 20 to 50 µs on a virtual machine */
+#define SPIN_JOIN_NS 100000 /* for the last piece of a divided kernel */
 
 typedef struct task {
     trn_fn fn;
@@ -19,6 +25,7 @@ typedef struct worker {
     pthread_t thread;
     task slot; /* fn NULL: empty */
     unsigned turn;
+    bool helped; /* its last task was a piece of a divided kernel */
 } worker;
 
 struct trn_pool {
@@ -30,7 +37,6 @@ struct trn_pool {
     int sleeping;
     bool closing;
     _Atomic uint32_t waiting; /* tasks to be had: read without the lock while spinning */
-    _Atomic int idle;         /* spinning or sleeping workers */
     int n_workers;
     char name[12];
     worker w[];
@@ -102,6 +108,20 @@ static inline void relax(void)
 #endif
 }
 
+/* Looks for a task without the lock. */
+static void spin_idle(trn_pool *p, worker *w)
+{
+    for (int i = 0; i < 64; i++, relax())
+        if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
+            return;
+    if (!w->helped)
+        return;
+    for (uint64_t until = trn_now_ns() + SPIN_BUSY_NS; trn_now_ns() < until; sched_yield())
+        for (int i = 0; i < 32; i++, relax())
+            if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
+                return;
+}
+
 static void *worker_main(void *arg)
 {
     worker *w = arg;
@@ -113,17 +133,15 @@ static void *worker_main(void *arg)
         trn_lock(&p->mu);
         bool got = take(p, w, &t);
         if (!got) {
-            atomic_fetch_add_explicit(&p->idle, 1, memory_order_relaxed);
             trn_unlock(&p->mu);
-            for (int i = 0; i < 64 && atomic_load_explicit(&p->waiting, memory_order_relaxed) == 0; i++)
-                relax();
+            spin_idle(p, w);
+            w->helped = false;
             trn_lock(&p->mu);
             while (!(got = take(p, w, &t)) && !p->closing) {
                 p->sleeping++;
                 pthread_cond_wait(&p->work, &p->mu.m);
                 p->sleeping--;
             }
-            atomic_fetch_sub_explicit(&p->idle, 1, memory_order_relaxed);
         }
         trn_unlock(&p->mu);
         if (!got)
@@ -237,8 +255,23 @@ static void split_work(split *s)
 
 static void split_help(void *arg)
 {
+    if (self)
+        self->helped = true;
     split_work(arg);
     split_unref(arg);
+}
+
+/* One task per helper. They go into the ring, not into the caller's slot, which keeps what the caller's chain goes on with. */
+static void submit_helpers(trn_pool *p, int n, split *s)
+{
+    trn_lock(&p->mu);
+    for (int i = 0; i < n; i++)
+        ring_push(p, (task){split_help, s});
+    atomic_fetch_add_explicit(&p->waiting, (uint32_t)n, memory_order_relaxed);
+    int wake = TRN_MIN(n, p->sleeping);
+    trn_unlock(&p->mu);
+    while (wake-- > 0)
+        pthread_cond_signal(&p->work);
 }
 
 void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
@@ -247,7 +280,8 @@ void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int6
         return;
     if (grain < 1)
         grain = 1;
-    int helpers = atomic_load_explicit(&p->idle, memory_order_relaxed);
+    /* Busy workers are asked too: one that finishes early finds the rest of this. */
+    int helpers = p->n_workers - (trn_pool_here(p) ? 1 : 0);
     int64_t most = (n - 1) / grain; /* pieces beside the caller's */
     if (helpers > most)
         helpers = (int)most;
@@ -264,9 +298,14 @@ void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int6
     trn_mutex_init(&s->mu, TRN_RANK_LEAF);
     pthread_cond_init(&s->all, NULL);
     atomic_init(&s->refs, helpers + 1);
-    for (int i = 0; i < helpers; i++)
-        trn_pool_submit(p, split_help, s);
+    submit_helpers(p, helpers, s);
     split_work(s);
+    if (self)
+        self->helped = true;
+    if (atomic_load(&s->done) != n)
+        for (uint64_t until = trn_now_ns() + SPIN_JOIN_NS; atomic_load(&s->done) != n && trn_now_ns() < until; sched_yield())
+            for (int i = 0; i < 32 && atomic_load_explicit(&s->done, memory_order_relaxed) != n; i++)
+                relax();
     if (atomic_load(&s->done) != n) {
         trn_lock(&s->mu);
         while (atomic_load(&s->done) != n)

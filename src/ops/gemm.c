@@ -1,9 +1,11 @@
 /* Matrix products on one thread.
  *
  * float and double: the classic blocked scheme. Panels of B, and of A unless its rows can be read as they are, are packed so that the inner loop
- * reads in order and keeps a tile of C in registers; packing also takes care of transposes. Other types use plain loops.
+ * reads in order and keeps a tile of C in registers; packing also takes care of transposes. With few rows packing B would cost more than it
+ * saves, so B is read where it is. Other types use plain loops.
  *
- * Multiply-add is fused here, as it is in TensorFlow's and oneDNN's products, where the CPU has it.
+ * The same text is compiled for several kinds of CPU, each with the largest tile its registers hold; the first product chooses. Multiply-add is
+ * fused, as it is in TensorFlow's and oneDNN's products, where the CPU has it.
  */
 #include "ops/gemm.h"
 
@@ -16,18 +18,15 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(TRN_NO_CLONES) && \
-    !defined(__clang__)
-#define GEMM_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
-#else
-#define GEMM_CLONES
-#endif
 #define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 12")
 
-enum { MR = 6, KC = 256, MC = 96, NC = 1024 };
+enum { KC = 256, MC = 96, NC = 1024 };
 
 typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float vf16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double vd8 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -63,26 +62,47 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             to[k * w + q] = from[q * cs + k];
 }
 
-/* Tile of MR x NR; NR is two vectors of L. `first`: C is overwritten, not added to. */
-#define GEMM(T, V, tag, L)                                                                                             \
-    /* Cloned by itself: gcc lowers vector types of a function before it clones its callers. */                        \
-    GEMM_CLONES static void panel_##tag(int64_t kc, const T *a, int64_t ars, int64_t acs, const T *b, T *c, int64_t ldc,\
-                                        int64_t mr, int64_t nr, bool first)                                            \
+/* One product of a column of A and a row of B, added to the tile. ARS, ACS, BRS: strides of A and B, constants where they can be. */
+#define TILE_STEP(V, L, MR, ARS, ACS, BRS, at)                                                                         \
     {                                                                                                                  \
-        V x[MR][2];                                                                                                    \
-        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++) x[r][0] = x[r][1] = (V){0};                               \
-        for (int64_t k = 0; k < kc; k++, a += acs, b += 2 * L) {                                                       \
-            V b0 = *(const V *)b, b1 = *(const V *)(b + L);                                                            \
-            _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                       \
-            {                                                                                                          \
-                x[r][0] += a[r * ars] * b0;                                                                            \
-                x[r][1] += a[r * ars] * b1;                                                                            \
-            }                                                                                                          \
+        V b0 = *(const V *)(b + (at) * (BRS)), b1 = *(const V *)(b + (at) * (BRS) + (L));                              \
+        UNROLL for (int r = 0; r < (MR); r++)                                                                          \
+        {                                                                                                              \
+            x[r][0] += a[r * (ARS) + (at) * (ACS)] * b0;                                                               \
+            x[r][1] += a[r * (ARS) + (at) * (ACS)] * b1;                                                               \
         }                                                                                                              \
-        if (mr == MR && nr == 2 * L) {                                                                                 \
-            _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                       \
+    }
+
+/* A tile of MR x 2·L of C. `first`: C is overwritten, not added to. (Written out in each function: gcc takes vectors larger than the caller's own
+ * target apart before it inlines.) */
+#define TILE(T, V, name, L, MR, TARGET, ARS, ACS, BRS)                                                                 \
+    TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *c, int64_t ldc, int64_t mr,\
+                            int64_t nr, bool first)                                                                    \
+    {                                                                                                                  \
+        (void)ars;                                                                                                     \
+        (void)brs;                                                                                                     \
+        V x[MR][2];                                                                                                    \
+        UNROLL for (int r = 0; r < (MR); r++) x[r][0] = x[r][1] = (V){0};                                              \
+        for (int64_t r = 0; r < mr; r++)                                                                               \
+            __builtin_prefetch(c + r * ldc, 1);                                                                        \
+        int64_t k = kc;                                                                                                \
+        for (; k >= 4; k -= 4) {                                                                                       \
+            TILE_STEP(V, L, MR, ARS, ACS, BRS, 0)                                                                      \
+            TILE_STEP(V, L, MR, ARS, ACS, BRS, 1)                                                                      \
+            TILE_STEP(V, L, MR, ARS, ACS, BRS, 2)                                                                      \
+            TILE_STEP(V, L, MR, ARS, ACS, BRS, 3)                                                                      \
+            a += 4 * (ACS);                                                                                            \
+            b += 4 * (BRS);                                                                                            \
+        }                                                                                                              \
+        for (; k > 0; k--) {                                                                                           \
+            TILE_STEP(V, L, MR, ARS, ACS, BRS, 0)                                                                      \
+            a += (ACS);                                                                                                \
+            b += (BRS);                                                                                                \
+        }                                                                                                              \
+        if (mr == (MR) && nr == 2 * (L)) {                                                                             \
+            UNROLL for (int r = 0; r < (MR); r++)                                                                      \
             {                                                                                                          \
-                V *y = (V *)(c + r * ldc), *z = (V *)(c + r * ldc + L);                                                \
+                V *y = (V *)(c + r * ldc), *z = (V *)(c + r * ldc + (L));                                              \
                 if (!first) {                                                                                          \
                     x[r][0] += *y;                                                                                     \
                     x[r][1] += *z;                                                                                     \
@@ -92,78 +112,132 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             }                                                                                                          \
             return;                                                                                                    \
         }                                                                                                              \
-        T t[MR * 2 * L];                                                                                               \
-        _Pragma("GCC unroll 6") for (int r = 0; r < MR; r++)                                                           \
+        T t[(MR) * 2 * (L)];                                                                                           \
+        UNROLL for (int r = 0; r < (MR); r++)                                                                          \
         {                                                                                                              \
-            *(V *)(t + r * 2 * L) = x[r][0];                                                                           \
-            *(V *)(t + r * 2 * L + L) = x[r][1];                                                                       \
+            *(V *)(t + r * 2 * (L)) = x[r][0];                                                                         \
+            *(V *)(t + r * 2 * (L) + (L)) = x[r][1];                                                                   \
         }                                                                                                              \
         for (int64_t r = 0; r < mr; r++)                                                                               \
             for (int64_t j = 0; j < nr; j++)                                                                           \
-                c[r * ldc + j] = first ? t[r * 2 * L + j] : c[r * ldc + j] + t[r * 2 * L + j];                         \
-    }                                                                                                                  \
-    INLINE void pack_a_##tag(T *to, const T *a, int64_t rs, int64_t cs, int64_t m, int64_t kc)                         \
+                c[r * ldc + j] = first ? t[r * 2 * (L) + j] : c[r * ldc + j] + t[r * 2 * (L) + j];                     \
+    }
+
+/* R rows of A times B as it lies. */
+#define THIN(T, V, name, L, R, Q, TARGET)                                                                              \
+    TARGET static void name(const trn_gemm_args *g)                                                                    \
     {                                                                                                                  \
-        int64_t i = 0;                                                                                                 \
-        for (; i + MR <= m; i += MR, to += MR * kc)                                                                    \
-            if (rs == 1)                                                                                               \
-                for (int64_t k = 0; k < kc; k++)                                                                       \
-                    memcpy(to + k * MR, a + i + k * cs, sizeof(T) * MR);                                               \
-            else                                                                                                       \
-                for (int64_t k = 0; k < kc; k++)                                                                       \
-                    for (int64_t r = 0; r < MR; r++)                                                                   \
-                        to[k * MR + r] = a[(i + r) * rs + k * cs];                                                     \
+        int64_t j = 0, ars = g->ars;                                                                                   \
+        T *c = g->c;                                                                                                   \
+        for (; j + (Q) * (L) <= g->n; j += (Q) * (L)) {                                                                \
+            const T *a = g->a, *b = (const T *)g->b + j;                                                               \
+            V x[R][Q];                                                                                                 \
+            UNROLL for (int r = 0; r < (R); r++) UNROLL for (int q = 0; q < (Q); q++) x[r][q] = (V){0};                \
+            for (int64_t k = 0; k < g->k; k++, a += g->acs, b += g->brs)                                               \
+                UNROLL for (int q = 0; q < (Q); q++)                                                                   \
+                {                                                                                                      \
+                    V v = *(const V *)(b + q * (L));                                                                   \
+                    UNROLL for (int r = 0; r < (R); r++) x[r][q] += a[r * ars] * v;                                    \
+                }                                                                                                      \
+            UNROLL for (int r = 0; r < (R); r++)                                                                       \
+                UNROLL for (int q = 0; q < (Q); q++) *(V *)(c + r * g->ldc + j + q * (L)) = x[r][q];                   \
+        }                                                                                                              \
+        int64_t rest = g->n - j; /* fewer than Q·L */                                                                  \
+        for (int64_t r = 0; r < (R) && rest; r++) {                                                                    \
+            const T *a = (const T *)g->a + r * ars, *b = (const T *)g->b + j;                                          \
+            T t[(Q) * (L)] = {0};                                                                                      \
+            for (int64_t k = 0; k < g->k; k++, a += g->acs, b += g->brs)                                               \
+                for (int64_t q = 0; q < rest; q++)                                                                     \
+                    t[q] += *a * b[q];                                                                                 \
+            memcpy(c + r * g->ldc + j, t, sizeof(T) * (size_t)rest);                                                   \
+        }                                                                                                              \
+    }
+
+/* Everything for one kind of CPU. */
+#define GEMM(T, V, tag, turn, L, MR, TARGET)                                                                           \
+    TILE(T, V, tile_rows_##tag, L, MR, TARGET, ars, 1, 2 * (L))    /* rows of A as they lie */                         \
+    TILE(T, V, tile_packed_##tag, L, MR, TARGET, 1, (MR), 2 * (L)) /* both packed */                                   \
+    TILE(T, V, tile_direct_##tag, L, MR, TARGET, 1, (MR), brs)     /* B as it lies */                                  \
+    THIN(T, V, thin1_##tag, L, 1, 8, TARGET)                                                                           \
+    THIN(T, V, thin2_##tag, L, 2, 4, TARGET)                                                                           \
+    THIN(T, V, thin3_##tag, L, 3, 4, TARGET)                                                                           \
+    TARGET static void pack_a_##tag(T *to, const T *a, int64_t rs, int64_t cs, int64_t m, int64_t kc)                  \
+    {                                                                                                                  \
+        int64_t i = 0, full = m / (MR) * (MR);                                                                         \
+        /* A few columns at a time: in a large matrix each lies on a page of its own. */                               \
+        for (int64_t kb = 0; rs == 1 && kb < kc; kb += 8)                                                              \
+            for (i = 0; i < full; i += (MR))                                                                           \
+                for (int64_t k = kb, end = TRN_MIN(kb + 8, kc); k < end; k++)                                          \
+                    memcpy(to + i * kc + k * (MR), a + i + k * cs, sizeof(T) * (MR));                                  \
+        for (; i < full; i += (MR))                                                                                    \
+            for (int64_t k = 0; k < kc; k++)                                                                           \
+                for (int64_t r = 0; r < (MR); r++)                                                                     \
+                    to[i * kc + k * (MR) + r] = a[(i + r) * rs + k * cs];                                              \
         for (int64_t k = 0; k < kc && i < m; k++)                                                                      \
-            for (int64_t r = 0; r < MR; r++)                                                                           \
-                to[k * MR + r] = i + r < m ? a[(i + r) * rs + k * cs] : 0;                                             \
+            for (int64_t r = 0; r < (MR); r++)                                                                         \
+                to[i * kc + k * (MR) + r] = i + r < m ? a[(i + r) * rs + k * cs] : 0;                                  \
     }                                                                                                                  \
-    INLINE void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                         \
+    TARGET static void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                  \
     {                                                                                                                  \
-        int64_t j = 0, full = n / (2 * L) * (2 * L);                                                                   \
-        /* A few rows at a time: columns of a large matrix lie on a page each. */                                      \
+        int64_t j = 0, full = n / (2 * (L)) * (2 * (L));                                                               \
         for (int64_t kb = 0; cs == 1 && kb < kc; kb += 16)                                                             \
-            for (j = 0; j < full; j += 2 * L)                                                                          \
-                for (int64_t k = kb, end = TRN_MIN(kb + 16, kc); k < end; k++)                                         \
-                    memcpy(to + j * kc + k * 2 * L, b + k * rs + j, sizeof(T) * 2 * L);                                \
-        for (; j < full; j += 2 * L)                                                                                   \
+            for (j = 0; j < full; j += 2 * (L))                                                                        \
+                for (int64_t k = kb, end = TRN_MIN(kb + 16, kc); k < end; k++) {                                       \
+                    *(V *)(to + j * kc + k * 2 * (L)) = *(const V *)(b + k * rs + j);                                  \
+                    *(V *)(to + j * kc + k * 2 * (L) + (L)) = *(const V *)(b + k * rs + j + (L));                      \
+                }                                                                                                      \
+        for (; j < full; j += 2 * (L))                                                                                 \
             if (rs == 1)                                                                                               \
-                turn_##tag(to + j * kc, b + j * cs, cs, kc, 2 * L);                                                    \
+                turn(to + j * kc, b + j * cs, cs, kc, 2 * (L));                                                        \
             else                                                                                                       \
                 for (int64_t k = 0; k < kc; k++)                                                                       \
-                    for (int64_t q = 0; q < 2 * L; q++)                                                                \
-                        to[j * kc + k * 2 * L + q] = b[k * rs + (j + q) * cs];                                         \
+                    for (int64_t q = 0; q < 2 * (L); q++)                                                              \
+                        to[j * kc + k * 2 * (L) + q] = b[k * rs + (j + q) * cs];                                       \
         for (int64_t k = 0; k < kc && j < n; k++)                                                                      \
-            for (int64_t q = 0; q < 2 * L; q++)                                                                        \
-                to[j * kc + k * 2 * L + q] = j + q < n ? b[k * rs + (j + q) * cs] : 0;                                 \
+            for (int64_t q = 0; q < 2 * (L); q++)                                                                      \
+                to[j * kc + k * 2 * (L) + q] = j + q < n ? b[k * rs + (j + q) * cs] : 0;                               \
     }                                                                                                                  \
     static void packed_##tag(const trn_gemm_args *g, T *pa, T *pb)                                                     \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
+        bool thin = g->m <= 2 * (MR) && g->bcs == 1; /* B would be packed to be read once or twice */                  \
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
             for (int64_t kk = 0; kk < g->k; kk += KC) {                                                                \
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN((int64_t)KC, g->k - kk);                    \
-                pack_b_##tag(pb, b + kk * g->brs + jc * g->bcs, g->brs, g->bcs, kc, nc);                               \
+                int64_t direct = thin ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
+                const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
+                pack_b_##tag(pb, fb + direct * g->bcs, g->brs, g->bcs, kc, nc - direct);                               \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
-                    const T *from = a + ic * g->ars + kk * g->acs;                                                     \
+                    const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
                     /* Rows that lie in order are read where they are; only a last, incomplete tile is packed. */      \
-                    int64_t whole = g->acs == 1 ? mc / MR * MR : 0;                                                    \
-                    pack_a_##tag(pa, from + whole * g->ars, g->ars, g->acs, mc - whole, kc);                           \
-                    for (int64_t j = 0; j < nc; j += 2 * L)                                                            \
-                        for (int64_t i = 0; i < mc; i += MR) {                                                         \
-                            bool direct = i < whole;                                                                   \
-                            panel_##tag(kc, direct ? from + i * g->ars : pa + (i - whole) * kc, direct ? g->ars : 1,   \
-                                        direct ? 1 : MR, pb + j * kc, c + (ic + i) * g->ldc + jc + j, g->ldc,          \
-                                        TRN_MIN((int64_t)MR, mc - i), TRN_MIN((int64_t)2 * L, nc - j), kk == 0);       \
+                    int64_t whole = g->acs == 1 && !thin ? mc / (MR) * (MR) : 0;                                       \
+                    pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, mc - whole, kc);                             \
+                    for (int64_t j = 0; j < nc; j += 2 * (L))                                                          \
+                        for (int64_t i = 0; i < mc; i += (MR)) {                                                       \
+                            T *y = c + (ic + i) * g->ldc + jc + j;                                                     \
+                            int64_t mr = TRN_MIN((int64_t)(MR), mc - i), nr = TRN_MIN((int64_t)2 * (L), nc - j);       \
+                            if (j < direct)                                                                            \
+                                tile_direct_##tag(kc, pa + i * kc, 1, fb + j, g->brs, y, g->ldc, mr, nr, kk == 0);     \
+                            else if (i < whole)                                                                        \
+                                tile_rows_##tag(kc, fa + i * g->ars, g->ars, pb + (j - direct) * kc, 0, y, g->ldc, mr, \
+                                                nr, kk == 0);                                                          \
+                            else                                                                                       \
+                                tile_packed_##tag(kc, pa + (i - whole) * kc, 1, pb + (j - direct) * kc, 0, y, g->ldc,  \
+                                                  mr, nr, kk == 0);                                                    \
                         }                                                                                              \
                 }                                                                                                      \
             }                                                                                                          \
     }                                                                                                                  \
     static bool gemm_##tag(const trn_gemm_args *g)                                                                     \
     {                                                                                                                  \
-        int64_t kc = TRN_MIN(g->k, (int64_t)KC), mc = TRN_MIN((g->m + MR - 1) / MR * MR, (int64_t)MC),                 \
-                nc = TRN_MIN((g->n + 2 * L - 1) / (2 * L) * (2 * L), (int64_t)NC);                                     \
+        if (g->m <= 3 && g->bcs == 1) {                                                                                \
+            (g->m == 1 ? thin1_##tag : g->m == 2 ? thin2_##tag : thin3_##tag)(g);                                      \
+            return true;                                                                                               \
+        }                                                                                                              \
+        int64_t kc = TRN_MIN(g->k, (int64_t)KC), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),           \
+                nc = TRN_MIN((g->n + 2 * (L) - 1) / (2 * (L)) * (2 * (L)), (int64_t)NC);                               \
         trn_buf *buf;                                                                                                  \
         trn_err e = trn_buf_new(&buf, sizeof(T) * (size_t)(kc * (mc + nc)));                                           \
         if (e) {                                                                                                       \
@@ -175,8 +249,46 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         trn_buf_unref(buf);                                                                                            \
         return true;                                                                                                   \
     }
-GEMM(float, vf, f32, 8)
-GEMM(double, vd, f64, 4)
+
+typedef bool gemm_fn(const trn_gemm_args *g);
+
+GEMM(float, vf, f32, turn_f32, 8, 6, )
+GEMM(double, vd, f64, turn_f64, 4, 6, )
+#if defined(__x86_64__)
+GEMM(float, vf, f32_fma, turn_f32, 8, 6, __attribute__((target("avx2,fma"))))
+GEMM(double, vd, f64_fma, turn_f64, 4, 6, __attribute__((target("avx2,fma"))))
+GEMM(float, vf16, f32_512, turn_f32, 16, 12, __attribute__((target("avx512f,avx2,fma"))))
+GEMM(double, vd8, f64_512, turn_f64, 8, 12, __attribute__((target("avx512f,avx2,fma"))))
+#endif
+
+static gemm_fn *const variants[][2] = {
+    [TRN_GEMM_PLAIN] = {gemm_f32, gemm_f64},
+#if defined(__x86_64__)
+    [TRN_GEMM_FMA] = {gemm_f32_fma, gemm_f64_fma},
+    [TRN_GEMM_AVX512] = {gemm_f32_512, gemm_f64_512},
+#endif
+};
+
+bool trn_gemm_has(trn_gemm_isa isa)
+{
+#if defined(__x86_64__)
+    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return isa == TRN_GEMM_PLAIN || (isa == TRN_GEMM_FMA && fma) || (isa == TRN_GEMM_AVX512 && fma && __builtin_cpu_supports("avx512f"));
+#else
+    return isa == TRN_GEMM_PLAIN;
+#endif
+}
+
+static trn_gemm_isa best_isa(void)
+{
+    static _Atomic int known; /* isa + 1 */
+    int v = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!v) {
+        v = 1 + (trn_gemm_has(TRN_GEMM_AVX512) ? TRN_GEMM_AVX512 : trn_gemm_has(TRN_GEMM_FMA) ? TRN_GEMM_FMA : TRN_GEMM_PLAIN);
+        atomic_store_explicit(&known, v, memory_order_relaxed);
+    }
+    return (trn_gemm_isa)(v - 1);
+}
 
 /* A vector times a matrix or the like: packing would cost as much as the work. */
 #define DOTS(T, tag, W)                                                                                                \
@@ -238,12 +350,13 @@ DOTS(int64_t, i64, uint64_t)
 COMPLEX_DOTS(float _Complex, c64, conjf)
 COMPLEX_DOTS(double _Complex, c128, conj)
 
-bool trn_gemm(trn_dtype t, const trn_gemm_args *g)
+bool trn_gemm_as(trn_dtype t, const trn_gemm_args *g, trn_gemm_isa isa)
 {
-    bool small = g->m == 1 || g->n == 1 || g->m * g->n * g->k < 2048; /* no overflow: all three fit memory */
+    /* Very small ones, and columns of one or from a transposed B for a single row, are sums of products. */
+    bool dots = g->n == 1 || (g->m == 1 && g->bcs != 1) || g->m * g->n * g->k < 512; /* no overflow: all three fit memory */
     switch (t) {
-    case TRN_FLOAT: return small ? plain_f32(g) : gemm_f32(g);
-    case TRN_DOUBLE: return small ? plain_f64(g) : gemm_f64(g);
+    case TRN_FLOAT: return dots ? plain_f32(g) : variants[isa][0](g);
+    case TRN_DOUBLE: return dots ? plain_f64(g) : variants[isa][1](g);
     case TRN_INT16: return plain_i16(g);
     case TRN_INT32: return plain_i32(g);
     case TRN_INT64: return plain_i64(g);
@@ -251,3 +364,5 @@ bool trn_gemm(trn_dtype t, const trn_gemm_args *g)
     default: return plain_c128(g);
     }
 }
+
+bool trn_gemm(trn_dtype t, const trn_gemm_args *g) { return trn_gemm_as(t, g, best_isa()); }

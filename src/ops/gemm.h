@@ -17,4 +17,9 @@ typedef struct trn_gemm_args {
 /* f32, f64, i16, i32, i64, c64, c128; m, n and k at least 1. False: no memory. */
 bool trn_gemm(trn_dtype t, const trn_gemm_args *g);
 
+/* The same for one kind of CPU, for tests; the caller has asked whether this CPU is one. */
+typedef enum trn_gemm_isa { TRN_GEMM_PLAIN, TRN_GEMM_FMA, TRN_GEMM_AVX512 } trn_gemm_isa;
+bool trn_gemm_has(trn_gemm_isa isa);
+bool trn_gemm_as(trn_dtype t, const trn_gemm_args *g, trn_gemm_isa isa);
+
 #endif

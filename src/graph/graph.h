@@ -136,7 +136,11 @@ typedef struct trn_devset {
     const trn_device *dev;
     int def; /* default device: the master's own CPU:0 */
 } trn_devset;
-typedef struct trn_place_opts { bool soft; bool log; } trn_place_opts;
+typedef struct trn_place_opts {
+    bool soft;
+    bool log;
+    bool unlowered; /* calls are still whole: what takes a resource out of one is left for when the way of the resource through its body is known */
+} trn_place_opts;
 /* Sets node.dev and n.device of all nodes that have none yet (a call keeps the n.device that was asked for: lowering gives it to the body); errors are kept per node (place_err) so that an unused bad node harms nobody. */
 trn_err trn_graph_place(trn_graph *g, const trn_devset *ds, const trn_place_opts *o) TRN_MUST_USE;
 trn_err trn_graph_place_errors(const trn_graph *g) TRN_MUST_USE; /* the first one in g */

@@ -22,6 +22,7 @@ typedef struct group {
     int parent, rank;
     const trn_devname *fixed, *resource, *wanted; /* interned; NULL: anything */
     int dev;                                      /* chosen; -1: not yet */
+    bool late;                                    /* a member takes a resource out of a call that is still whole */
 } group;
 
 /* Devices that a name allows, best first. */
@@ -153,6 +154,7 @@ static trn_err join(placer *p, int x, int y)
     into->fixed = fixed;
     into->resource = resource;
     into->wanted = override(p, override(p, wanted, resource), fixed);
+    into->late |= from->late;
     if (into->dev < 0)
         into->dev = from->dev;
     from->parent = rx;
@@ -325,6 +327,10 @@ static void join_edges(placer *p)
             trn_gnode *src = g->node[dst->in[i].node];
             if (!same_device_edge(g, src, dst, i))
                 continue;
+            if (p->opts.unlowered && is_call(g, src)) {
+                p->grp[root_of(p, id)].late = true;
+                continue;
+            }
             trn_err err = join_edge(p, src->id, id);
             if (err)
                 fail(dst, err);
@@ -528,6 +534,8 @@ static void assign(placer *p, trn_gnode *node, int hint)
 {
     int root = root_of(p, node->id);
     group *grp = &p->grp[root];
+    if (grp->late && !grp->fixed && !grp->resource)
+        return;
     if (grp->dev < 0) {
         const choice *c = choices_for(p, grp->wanted);
         if (!c->n && p->opts.soft)

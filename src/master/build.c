@@ -102,10 +102,11 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
     trn_msession *s = j->s;
     trn_graph *g;
     trn_lock(&s->mu);
-    trn_place_opts place = {s->soft_placement, s->log_placement};
+    trn_place_opts place = {.soft = s->soft_placement, .log = s->log_placement}, first = place;
+    first.unlowered = true;
     trn_err err = TRN_OK;
     if (s->placed_version != s->version) { /* the whole graph, so that a node's place does not depend on what is fetched first */
-        err = trn_graph_place(s->graph, &s->devs, &place);
+        err = trn_graph_place(s->graph, &s->devs, &first);
         if (!err)
             s->placed_version = s->version;
     }

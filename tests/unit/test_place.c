@@ -341,8 +341,14 @@ static void calls(void **state)
         {.name = "output_shapes", .kind = TRN_ATTR_SHAPE, .is_list = true, .list = none}};
     trn_gnode *w = N(g, "While", "loop", "", "zero a b", attrs, TRN_COUNTOF(attrs));
     trn_gnode *w2 = N(g, "While", "loop2", "/job:worker/task:1", "zero a b", attrs, TRN_COUNTOF(attrs));
+    /* What takes a handle out of the loop belongs where the handle comes from; as long as the loop is whole nobody knows where that is. */
+    trn_gnode *after = N(g, "VariableShape", "after", "/job:worker/task:1", "loop:2", A(TYPE("out_type", TRN_INT32)));
+    trn_place_opts first = {.unlowered = true};
+    ok(trn_graph_place(g, &gu_set, &first));
+    assert_int_equal(after->dev, -1);
     place(g, false);
     ok(trn_graph_place_errors(g));
+    assert_int_equal(after->dev, W0); /* with its call, when that stays whole */
     assert_int_equal(w->dev, W0);
     assert_string_equal(w->n.device, "");
     assert_int_equal(w2->dev, W1);

@@ -49,7 +49,8 @@ def main():
     ap.add_argument("--model_dir", required=True)
     ap.add_argument("--steps", type=int, default=300)
     a = ap.parse_args()
-    config = tf.estimator.RunConfig(model_dir=a.model_dir, tf_random_seed=7, save_checkpoints_steps=100, save_summary_steps=50, log_step_count_steps=50)
+    config = tf.estimator.RunConfig(model_dir=a.model_dir, tf_random_seed=7, save_checkpoints_steps=100, save_summary_steps=50, log_step_count_steps=50,
+                                    experimental_max_worker_delay_secs=0)
     est = make(a.model, a.model_dir, config)
     train = tf.estimator.TrainSpec(inputs(1 + (config.task_id or 0) + (config.task_type == "worker")), a.steps)
     test = tf.estimator.EvalSpec(inputs(9, train=False), steps=None, start_delay_secs=0, throttle_secs=1)

@@ -23,9 +23,11 @@ VARIANTS = {
     "swap": {"cell": "gru", "how": "swap"},
     "peephole": {"cell": "peephole"},
     "stacked": {"cell": "stacked"},
-    "dropout": {"cell": "dropout"},
+    "dropout": {"cell": "dropout", "how": "static"},
+    "dropout-loop": {"cell": "dropout"},
     "raw": {"cell": "lstm", "how": "raw"},
 }
+NOISY = {"dropout-loop"}  # iterations run in parallel: which of them draws first is open
 QUICK = {"static-lstm", "dynamic-lstm", "dynamic-gru", "lstm-v2", "lengths"}
 TIME = 6
 

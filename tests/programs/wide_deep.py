@@ -30,7 +30,7 @@ def program(run, wide=True, deep=True, shared=False, parts=False):
     crossed = fc.crossed_column([ages, "job"], 50)
     wide_columns = [ages, job, towns, crossed, child, hours]
     if shared:
-        deep_columns = fc.shared_embedding_columns([towns, fc.categorical_column_with_hash_bucket("job", 20)], 4) + [age]
+        deep_columns = fc.shared_embedding_columns([towns, fc.categorical_column_with_hash_bucket("job", 20)], 4) + [age, hours]
     else:
         deep_columns = [age, hours, fc.indicator_column(job), fc.embedding_column(towns, 4, combiner="sqrtn"), fc.embedding_column(crossed, 6), fc.indicator_column(child)]
     parsing = fc.make_parse_example_spec([age, *wide_columns, *deep_columns])

@@ -23,7 +23,7 @@ def body(x, kind):
         h = tf.nn.separable_conv2d(x, weights("d1", [3, 3, 1, 4]), weights("p1", [1, 1, 4, 8]), [1, 1, 1, 1], "SAME")
         h = tf.nn.avg_pool2d(tf.nn.relu6(h + bias("b1", 8)), 2, 2, "SAME")
         h = tf.nn.elu(tf.nn.depthwise_conv2d(h, weights("d2", [3, 3, 8, 2]), [1, 2, 2, 1], "SAME") + bias("b2", 16))
-        return tf.reduce_mean(h, [1, 2])
+        return tf.layers.flatten(h)
     h = tf.nn.relu(tf.nn.conv2d(x, weights("w1", [5, 5, 1, 8]), 1, "SAME") + bias("b1", 8))
     h = tf.nn.max_pool2d(h, 2 if kind == "mnist" else 3, 2, "SAME")
     if kind == "lrn":
@@ -41,7 +41,7 @@ def program(run, kind="mnist"):
         logits = tf.matmul(h, weights("out", [h.shape[-1], 10]))
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
         loss += 1e-4 * tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES) or [tf.constant(0.0)])
-        train = tf.train.AdamOptimizer(0.003).minimize(loss)
+        train = tf.train.AdamOptimizer(0.003 if kind in ("mnist", "layers") else 0.01).minimize(loss)
         right = tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, y, 1), tf.float32))
     return run.train(loss, train, feeder([x, y], [xs, ys]), values={"right": right, "logits": logits})
 

@@ -12,7 +12,7 @@ def program(run, kind="dropout"):
         h = x
         if kind == "images":
             h = tf.image.random_flip_left_right(tf.random_crop(tf.pad(h, [[0, 0], [1, 1], [1, 1], [0, 0]]), [32, 8, 8, 1]))
-            h = tf.image.random_contrast(tf.image.random_brightness(h, 0.2), 0.8, 1.2)
+            h = tf.image.random_contrast(tf.image.random_brightness(h, 0.1), 0.9, 1.1)
         h = tf.reshape(h, [-1, 64])
         if kind == "noise":
             h += tf.random_normal(tf.shape(h), stddev=0.1) + tf.random_uniform(tf.shape(h), -0.1, 0.1) + tf.truncated_normal([64], stddev=0.1)
@@ -22,7 +22,7 @@ def program(run, kind="dropout"):
             h = tf.layers.dropout(h, 0.2, noise_shape=[1, 32], training=True)
         logits = tf.layers.dense(h, 10, kernel_initializer=tf.orthogonal_initializer())
         loss = tf.losses.sparse_softmax_cross_entropy(y, logits)
-        train = tf.train.AdamOptimizer(0.01).minimize(loss)
+        train = tf.train.AdamOptimizer(0.01 if kind != "images" else 0.03).minimize(loss)
     return run.train(loss, train, feeder([x, y], [xs, ys]), values={"end": tf.get_default_graph().get_collection("trainable_variables")})
 
 

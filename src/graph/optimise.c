@@ -1,5 +1,6 @@
 /* What a step need not compute again: constants, the same thing twice, Identity. One pass, inputs first; edges to nodes that go are moved as the
- * pass meets them, so that one find feeds the next.
+ * pass meets them, so that one find feeds the next. After it, results for which others only wait are not computed: tf.gradients makes every gradient of an
+ * op wait for all of them, also for the one with respect to the data that nobody asked for.
  *
  * Never touched: stateful and asynchronous ops, files, control flow and everything behind Switch or Enter (a constant there may be dead, or belong to
  * one iteration), reference edges, nodes that others are colocated with, and requests for devices: two nodes are the same only when they ask for
@@ -449,6 +450,44 @@ static void sweep(opt *p, const int *uses_before)
     free(stack);
 }
 
+/* ---- results that nobody reads -------------------------------------------------------------------------------- */
+
+static bool checks_its_input(const trn_gnode *nd)
+{
+    return trn_gnode__is(nd, "CheckNumerics") || trn_gnode__is(nd, "CheckNumericsV2") || trn_gnode__is(nd, "EnsureShape");
+}
+
+/* A node of which only the end matters becomes a NoOp that waits for what the node read. Users first, so that what only it read follows. */
+static trn_err drop_unread(opt *p, const int *order, int n)
+{
+    trn_graph *g = p->g;
+    int *reads = trn_xalloc((size_t)g->n * sizeof *reads);
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; g->node[i] && k < g->node[i]->n.n_in; k++)
+            reads[g->node[i]->in[k].node]++;
+    trn_err err = TRN_OK;
+    for (int k = n - 1; k >= 0 && !err; k--) {
+        trn_gnode *nd = g->node[order[k]];
+        if (!nd || reads[nd->id] || !p->ctl_used[nd->id] || p->pinned[nd->id] || p->tainted[nd->id] || !nd->n.n_in || !is_pure(nd) || checks_its_input(nd))
+            continue;
+        for (int i = 0; i < nd->n.n_in; i++) {
+            int from = nd->in[i].node;
+            reads[from]--;
+            if (from < p->n0)
+                p->ctl_used[from] = true;
+            trn_graph_add_ctl(g, nd, from);
+        }
+        const trn_attr *cls = trn_node_attr(&nd->n, "_class");
+        nd->n.op = "NoOp";
+        nd->n.n_attrs = cls != NULL;
+        if (cls)
+            nd->n.attrs = trn_arena_dup(g->arena, cls, sizeof *cls);
+        err = trn_gnode__resolve(nd, g->arena, NULL, 0, NULL);
+    }
+    free(reads);
+    return err;
+}
+
 static trn_err pass(opt *p, const int *order, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -498,7 +537,8 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
     for (int i = 0; i < g->n; i++)
         for (int k = 0; g->node[i] && k < g->node[i]->n_ctl; k++)
             p.ctl_used[g->node[i]->ctl[k]] = true;
-    trn_err err = pass(&p, order, trn_graph_topo(g, order));
+    int n_order = trn_graph_topo(g, order);
+    trn_err err = pass(&p, order, n_order);
     if (!err) {
         for (int i = 0; i < g->n; i++) /* back edges, and nodes that came later */
             if (g->node[i])
@@ -506,6 +546,8 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
         for (int i = 0; i < p.n0; i++)
             if (p.moved[i])
                 trn_graph_remove(g, i);
+        if (o->identity)
+            err = drop_unread(&p, order, n_order);
         sweep(&p, uses_before);
         trn_graph_compact(g);
     }

@@ -257,6 +257,36 @@ static void drops_identities_that_do_nothing(void **state)
     trn_graph_free(g);
 }
 
+#define CHECK_ROW {"CheckNumerics", "tensor:T -> output:T; T:any, message:string", trn_sh_same, NULL, 0}
+
+/* tf.gradients: each gradient waits for all gradients of its op, also for those that nobody reads. */
+static void what_nobody_reads_is_not_computed(void **state)
+{
+    static const trn_op check[] = {CHECK_ROW, {0}};
+    if (!trn_op_find("CheckNumerics"))
+        trn_op_register_test(check);
+    static const char text[] = X N_OP1("before", "Neg", "x") N_OP1("unread", "Neg", "before") N_OP1("wanted", "Neg", "x")
+        "node { name: 'checked' op: 'CheckNumerics' input: 'x' " T_FLOAT "attr { key: 'message' value { s: 'm' } } } "
+        "node { name: 'state' op: 'TestState' input: 'x' " T_FLOAT "} "
+        "node { name: 'group' op: 'NoOp' input: '^unread' input: '^wanted' input: '^checked' input: '^state' } "
+        "node { name: 'out' op: 'Identity' input: 'wanted' input: '^group' " T_FLOAT "} " RETVAL("r", "out", "0");
+    trn_graph *g = optimised(text, &(trn_opt_opts){.identity = true});
+    const trn_gnode *unread = node_of(g, "unread"), *before = node_of(g, "before");
+    assert_string_equal(unread->n.op, "NoOp");
+    assert_int_equal(unread->n.n_in + unread->n.n_out, 0);
+    assert_string_equal(before->n.op, "NoOp"); /* only `unread` read it */
+    assert_true(has_ctl(unread, before));
+    assert_true(has_ctl(before, node_of(g, "x")));
+    assert_true(has_ctl(node_of(g, "group"), unread));
+    assert_string_equal(node_of(g, "wanted")->n.op, "Neg");
+    assert_string_equal(node_of(g, "checked")->n.op, "CheckNumerics"); /* it is there to fail */
+    assert_string_equal(node_of(g, "state")->n.op, "TestState");
+    trn_graph_free(g);
+    g = optimised(text, &(trn_opt_opts){.fold = true, .cse = true});
+    assert_string_equal(node_of(g, "unread")->n.op, "Neg");
+    trn_graph_free(g);
+}
+
 static void does_nothing_when_told_so(void **state)
 {
     const char *text = X N_CONST("a", "1") N_OP1("n", "Neg", "a") N_OP1("i", "Identity", "n") RETVAL("r", "i", "0");
@@ -299,6 +329,7 @@ int main(void)
         cmocka_unit_test(merges_equal_nodes),
         cmocka_unit_test(merges_equal_constants),
         cmocka_unit_test(drops_identities_that_do_nothing),
+        cmocka_unit_test(what_nobody_reads_is_not_computed),
         cmocka_unit_test(does_nothing_when_told_so),
         cmocka_unit_test(infers_shapes),
     };

@@ -22,6 +22,7 @@ struct trn_funclib {
     trn_map *by_name;
     int n, cap;
     func **v; /* in the order in which they came */
+    trn_map *gradients; /* name → name (owned): functions that say which function is their gradient */
 };
 
 /* ---- library -------------------------------------------------------------------------------------------------- */
@@ -31,6 +32,7 @@ trn_funclib *trn_funclib_new(void)
     trn_funclib *l = trn_xalloc(sizeof *l);
     atomic_init(&l->ref, 1);
     l->by_name = trn_map_new();
+    l->gradients = trn_map_new();
     return l;
 }
 
@@ -55,6 +57,7 @@ void trn_funclib_unref(trn_funclib *l)
     for (int i = 0; i < l->n; i++)
         func_unref(l->v[i]);
     trn_map_free(l->by_name, NULL);
+    trn_map_free(l->gradients, free);
     free(l->v);
     free(l);
 }
@@ -72,7 +75,24 @@ trn_funclib *trn_funclib__copy(const trn_funclib *l)
         atomic_fetch_add_explicit(&l->v[i]->ref, 1, memory_order_relaxed);
         put(c, l->v[i]);
     }
+    const char *key;
+    size_t n;
+    void *value;
+    for (size_t it = 0; l && trn_map_next(l->gradients, &it, &key, &n, &value);)
+        trn_map_put(c->gradients, key, n, trn_xstrdup(value));
     return c;
+}
+
+const char *trn_funclib__gradient(const trn_funclib *l, const char *fn) { return trn_map_gets(l->gradients, fn); }
+
+trn_err trn_funclib__add_gradient(trn_funclib *l, const Tensorflow__GradientDef *d)
+{
+    const char *fn = d->function_name ? d->function_name : "", *g = d->gradient_func ? d->gradient_func : "", *old = trn_map_gets(l->gradients, fn);
+    if (!*fn || !*g || (old && strcmp(old, g) != 0))
+        return trn_errorf(TRN_INVALID_ARGUMENT, "the gradient of function '%s' is said to be '%s'%s%s", fn, g, old ? " and " : "", old ? old : "");
+    if (!old)
+        trn_map_puts(l->gradients, fn, trn_xstrdup(g));
+    return TRN_OK;
 }
 
 static bool is_map_entry(const ProtobufCMessageDescriptor *d)
@@ -178,6 +198,17 @@ void trn_funclib_export(const trn_funclib *l, trn_arena *a, Tensorflow__GraphDef
     gd->library->function = trn_arena_alloc(a, (size_t)l->n * sizeof *gd->library->function);
     for (int i = 0; i < l->n; i++)
         gd->library->function[i] = l->v[i]->def;
+    const char *key;
+    size_t n;
+    void *value;
+    gd->library->gradient = trn_arena_alloc(a, (trn_map_count(l->gradients) + 1) * sizeof *gd->library->gradient);
+    for (size_t it = 0; trn_map_next(l->gradients, &it, &key, &n, &value);) {
+        Tensorflow__GradientDef *d = trn_arena_alloc(a, sizeof *d);
+        tensorflow__gradient_def__init(d);
+        d->function_name = trn_arena_strndup(a, key, n);
+        d->gradient_func = trn_arena_strdup(a, value);
+        gd->library->gradient[gd->library->n_gradient++] = d;
+    }
 }
 
 /* ---- signatures ----------------------------------------------------------------------------------------------- */
@@ -392,9 +423,6 @@ static trn_err body_node(body *b, const Tensorflow__NodeDef *pb)
 {
     trn_attr *attrs;
     int n_attrs, n_ctl = 0;
-    if (strcmp(pb->op, "SymbolicGradient") == 0)
-        return trn_errorf(TRN_UNIMPLEMENTED, "node '%s': SymbolicGradient (gradients by function) is not supported",
-                          pb->name);
     TRN_TRY(trn_attrs__from_pb(&attrs, &n_attrs, b->a, pb->attr, pb->n_attr));
     for (int i = 0; i < n_attrs; i++)
         TRN_TRY(substitute(&attrs[i], b));

@@ -49,6 +49,21 @@ trn_attr trn_attr__tensor(const char *name, trn_tensor *t);
 /* Bytes that the tensors of an attr will take in memory beyond what the message carries. */
 uint64_t trn_attr_pb__growth(const Tensorflow__AttrValue *pb);
 
+/* ---- gradients (gradient.c): of what lies in nodes [first, end), whose order does not matter. */
+typedef struct trn_gradient {
+    trn_graph *g;
+    trn_arena *tmp;
+    int first, end;
+    int anchor; /* a node of the same loop: constants wait for it */
+    void *ctx;
+    trn_err (*add)(void *ctx, trn_gnode **out, const char *op, const trn_attr *attrs, int n_attrs, const trn_edge *in, int n_in);
+    void (*wait)(void *ctx, trn_gnode *nd, int from);
+} trn_gradient;
+/* dx[i]: what the gradients dy of the results y are with respect to the outputs x of nodes in that stretch. NOT_FOUND for ops without a derivative. */
+trn_err trn_gradient_of(trn_edge *dx, const trn_gradient *q, const trn_edge *x, int n_x, const trn_edge *y, const trn_edge *dy, int n_y) TRN_MUST_USE;
+const char *trn_funclib__gradient(const trn_funclib *l, const char *fn); /* the function that is said to be fn's gradient, or NULL */
+trn_err trn_funclib__add_gradient(trn_funclib *l, const Tensorflow__GradientDef *d) TRN_MUST_USE;
+
 /* Control inputs in bulk: trn_graph_add_ctl looks through all of them for a double, which is quadratic where a peer sends a million. */
 typedef struct trn_ctlset {
     int cap, stamp;

@@ -243,10 +243,12 @@ trn_err trn_graph_import(trn_graph *g, const Tensorflow__GraphDef *gd)
     /* Functions of the new part are seen by its nodes; the old library stays as it is for those who share it. */
     trn_funclib *lib = NULL;
     trn_err err = TRN_OK;
-    if (gd->library && gd->library->n_function) {
+    if (gd->library && (gd->library->n_function || gd->library->n_gradient)) {
         lib = trn_funclib__copy(g->lib);
         for (size_t i = 0; i < gd->library->n_function && !err; i++)
             err = trn_funclib_add(lib, gd->library->function[i]);
+        for (size_t i = 0; i < gd->library->n_gradient && !err; i++)
+            err = trn_funclib__add_gradient(lib, gd->library->gradient[i]);
     }
     trn_stage s;
     trn_stage__init(&s, g, lib ? lib : g->lib);

@@ -550,6 +550,77 @@ static trn_err lower_remote_call(lower *l, trn_gnode *nd)
     return TRN_OK;
 }
 
+typedef struct grad_ctx {
+    lower *l;
+    const char *scope, *device;
+} grad_ctx;
+
+static trn_err grad_add(void *ctx, trn_gnode **out, const char *op, const trn_attr *attrs, int n_attrs, const trn_edge *in, int n_in)
+{
+    grad_ctx *c = ctx;
+    return add(out, c->l, op, c->scope, op, c->device, attrs, n_attrs, in, n_in);
+}
+
+static void grad_wait(void *ctx, trn_gnode *nd, int from) { ctl(((grad_ctx *)ctx)->l, nd, from); }
+
+/* Inputs: the arguments of a function and the gradients of its results. Outputs: the gradients of the arguments. Worked out by the function that is
+ * said to do it, else from the function's body. */
+static trn_err lower_gradient(lower *l, trn_gnode *nd)
+{
+    const trn_func_ref *f = trn_attr_func(&nd->n, "f");
+    const char *scope = nd->n.name, *own = f ? trn_funclib__gradient(l->g->lib, f->name) : NULL;
+    int n_x = nd->n.n_out, n_y = nd->n.n_in - n_x;
+    if (!f || !trn_funclib_has(l->g->lib, f->name) || (own && !trn_funclib_has(l->g->lib, own)))
+        return trn_errorf(TRN_NOT_FOUND, "'%s': the library has no function '%s' to take the gradient of", scope, own ? own : f ? f->name : "");
+    if (n_y < 1)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' has %d inputs for %d arguments and the gradients of the results", scope, nd->n.n_in, n_x);
+    if (in_chain(l, own ? own : f->name))
+        return trn_errorf(TRN_UNIMPLEMENTED, "'%s': the gradient of function '%s', which calls itself", scope, f->name);
+    trn_err err;
+    int in_ctl = ctl_inputs(&err, l, nd, "input_control_node");
+    TRN_TRY(err);
+    /* Every argument as a node of its own: two may come from one place. */
+    trn_edge *in = trn_arena_alloc(l->tmp, (size_t)nd->n.n_in * sizeof *in), *dx = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_x, 1) * sizeof *dx);
+    bool *gate = trn_arena_alloc(l->tmp, (size_t)nd->n.n_in * sizeof *gate);
+    int first = l->g->n;
+    for (int i = 0; i < nd->n.n_in; i++) {
+        trn_gnode *id;
+        TRN_TRY(identity(&id, l, scope, "input", nd->in[i], trn_dtype_base(nd->n.in_types[i])));
+        if (in_ctl >= 0)
+            ctl(l, id, in_ctl);
+        in[i] = (trn_edge){id->id, 0};
+    }
+    called r;
+    if (own) {
+        TRN_TRY(inline_body(&r, l, &(call){scope, nd->n.device, &(trn_func_ref){.name = own}, nd->n.n_in, in, gate, in_ctl, false, true}));
+        TRN_TRY(check_outs(l, nd, f, &r));
+        replace(l, nd, r.outs, r.effects);
+        return TRN_OK;
+    }
+    TRN_TRY(inline_body(&r, l, &(call){scope, nd->n.device, f, n_x, in, gate, in_ctl, false, true}));
+    if (r.n_outs != n_y)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "'%s': function '%s' has %d results, but %d gradients are given", scope, f->name, r.n_outs, n_y);
+    grad_ctx ctx = {l, scope, nd->n.device};
+    const chain *outer = l->cur;
+    chain *ch = trn_arena_alloc(l->tmp, sizeof *ch); /* a call inside becomes another gradient: that must end, too */
+    *ch = (chain){f->name, outer, outer ? outer->depth + 1 : 1};
+    if (ch->depth > MAX_DEPTH)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "'%s': functions are nested deeper than %d", scope, MAX_DEPTH);
+    l->cur = ch;
+    err = trn_gradient_of(dx, &(trn_gradient){l->g, l->tmp, first, l->g->n, in[0].node, &ctx, grad_add, grad_wait}, in, n_x, r.outs, in + n_x, n_y);
+    l->cur = outer;
+    TRN_TRY(err);
+    int done = -1;
+    if (l->ctl_used[nd->id]) {
+        int *ids = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_x, 1) * sizeof *ids);
+        for (int i = 0; i < n_x; i++)
+            ids[i] = dx[i].node;
+        TRN_TRY(join(&done, l, scope, "output_control_node", nd->n.device, ids, n_x));
+    }
+    replace(l, nd, dx, done);
+    return TRN_OK;
+}
+
 static trn_attr colocate_with(lower *l, const char *name)
 {
     trn_attr_val *v = trn_arena_alloc(l->tmp, sizeof *v);
@@ -796,6 +867,8 @@ static trn_err lower_node(lower *l, trn_gnode *nd)
         return lower_call(l, nd);
     if (strcmp(op, "RemoteCall") == 0)
         return lower_remote_call(l, nd);
+    if (strcmp(op, "SymbolicGradient") == 0)
+        return lower_gradient(l, nd);
     if (l->g->keep_branches)
         return TRN_OK;
     if (strcmp(op, "If") == 0 || strcmp(op, "StatelessIf") == 0)

@@ -120,7 +120,7 @@ static trn_err missing_op(const trn_graph *g, const trn_gnode *nd)
         if (err)
             return err;
     }
-    const char *why = strcmp(nd->n.op, "SymbolicGradient") == 0 ? " (gradients by function are not supported)" : "";
+    const char *why = "";
     for (int i = 0; i < g->n; i++) {
         const trn_gnode *user = g->node[i];
         for (int k = 0; user && k < user->n.n_in; k++)

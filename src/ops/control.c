@@ -687,6 +687,9 @@ static trn_err for_op(trn_kctx *k)
     return TRN_OK;
 }
 
+/* Gone before a step runs. */
+static trn_err by_lowering(trn_kctx *k) { return trn_errorf(TRN_UNIMPLEMENTED, "%s outside of a graph that is lowered", k->node->op); }
+
 static trn_err to_bool(trn_kctx *k)
 {
     bool yes;
@@ -772,6 +775,7 @@ const trn_op trn_ops_control[] = {
     {"PartitionedCall", CALL_SIG, trn_sh_unknown, partitioned_call, ASYNC},
     {"StatefulPartitionedCall", CALL_SIG, trn_sh_unknown, partitioned_call, ASYNC | STATE},
     {"RemoteCall", "target:str, args:Tin -> output:Tout; Tin:list(type)>=1, Tout:list(type)>=1, f:func", trn_sh_unknown, remote_call, ASYNC | STATE},
+    {"SymbolicGradient", "input:Tin -> output:Tout; Tin:list(type)>=1, Tout:list(type)>=1, f:func", trn_sh_unknown, by_lowering, 0},
     {"If", IF_SIG, sh_output_shapes, if_op, ASYNC | STATE},
     {"StatelessIf", IF_SIG, sh_output_shapes, if_op, ASYNC},
     {"Case", CASE_SIG, sh_output_shapes, case_op, ASYNC | STATE},

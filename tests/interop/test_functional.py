@@ -91,3 +91,72 @@ def test_functions_called_on_other_tasks(target):
             assert s.run(r, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=meta) == 9
             ran = [d.device for d in meta.step_stats.dev_stats for n in d.node_stats if "mul" in n.node_name.lower() and "send" not in n.node_name and "recv" not in n.node_name]
             assert any(where.replace("/replica:0", "").split("/cpu")[0].split("/device")[0] in d.replace("/replica:0", "") for d in ran), (where, ran)
+
+
+FUNCTIONS = [
+    lambda x, y: 2 * x * x * x + 3 * x * y + 8, lambda x, y: tf.square(tf.square(x)) - y, lambda x, y: x / (1 + tf.abs(y)), lambda x, y: tf.exp(x) * tf.sin(y),
+    lambda x, y: tf.tanh(x) + tf.sigmoid(y), lambda x, y: tf.sqrt(1 + tf.square(x)) * tf.cos(y), lambda x, y: tf.maximum(x, y) + tf.minimum(x, .3),
+    lambda x, y: tf.reduce_sum(x * y, axis=[0], keepdims=True), lambda x, y: tf.reduce_mean(tf.square(x), axis=-1) + y[0, 0],
+    lambda x, y: tf.matmul(x, y, transpose_b=True), lambda x, y: tf.matmul(x, y, transpose_a=True), lambda x, y: tf.matmul(x, tf.transpose(y)),
+    lambda x, y: tf.nn.relu(x) + tf.nn.softplus(y), lambda x, y: tf.nn.softmax(x) * y, lambda x, y: tf.nn.log_softmax(x) * y,
+    lambda x, y: tf.concat([x, y, x], 1), lambda x, y: tf.stack([x, y]), lambda x, y: tf.reshape(x, [-1]) * 2., lambda x, y: tf.add_n([x, y, x]),
+    lambda x, y: tf.cast(tf.cast(x, tf.float64) * 2, tf.float32), lambda x, y: tf.math.log(1 + tf.square(x)) + tf.math.rsqrt(1 + tf.square(y)),
+    lambda x, y: tf.pow(1 + tf.abs(x), y), lambda x, y: tf.expand_dims(x, 0) * tf.constant(3.), lambda x, y: tf.where(x > y, x, 2 * y),
+    lambda x, y: tf.unstack(x, 2)[0] * 2, lambda x, y: tf.split(x, 3, 1)[1] * tf.split(y, 3, 1)[0], lambda x, y: tf.stop_gradient(x) * y,
+    lambda x, y: x + tf.reduce_sum(y), lambda x, y: tf.math.divide_no_nan(x, y), lambda x, y: tf.math.squared_difference(x, y[0]),
+    lambda x, y: tf.math.erf(x) + tf.math.lgamma(1 + tf.square(y)), lambda x, y: tf.constant(1.),
+]
+
+
+@pytest.mark.asan
+def test_gradients_of_functions(target):
+    rng = np.random.RandomState(4)
+    a, b = (tf1.placeholder_with_default(rng.rand(2, 3).astype(np.float32) * 2 - 1, [2, 3]) for _ in range(2))
+    for i, f in enumerate(FUNCTIONS):
+        g = function.Defun(tf.float32, tf.float32, func_name="f%d" % i)(f)
+        y, plain = g(a, b), f(a, b)
+        y.set_shape(plain.shape)
+        got = [y] + tf1.gradients(tf.sin(y), [a, b])
+        want = [plain] + [tf.zeros_like(x) if d is None else tf.convert_to_tensor(d) for d, x in zip(tf1.gradients(tf.sin(plain), [a, b]), (a, b))]
+        with tf1.Session(target) as s: # TensorFlow's own derivatives of functions fail for some of these
+            for u, v in zip(s.run(got), s.run(want)):
+                np.testing.assert_allclose(u, v, rtol=1e-5, atol=1e-5, err_msg="function %d" % i)
+
+
+def test_gradients_of_functions_in_functions_and_loops(target):
+    @function.Defun(tf.float32)
+    def fourth(x):
+        return tf.square(tf.square(x))
+
+    @function.Defun(tf.float32, tf.float32)
+    def outer(x, y):
+        return fourth(x) * y + fourth(y)
+
+    @function.Defun(tf.float32, tf.float32, tf.float32)
+    def mine(x, y, d):
+        return 10 * d, d * x
+
+    @function.Defun(tf.float32, tf.float32, grad_func=mine)
+    def told(x, y):
+        return x * y
+
+    @function.Defun(tf.float32)
+    def slope(x):
+        return functional_ops.Gradient([x, 1.0], fourth)[0]
+
+    a, b = tf1.placeholder_with_default(1.5, []), tf1.placeholder_with_default(.5, [])
+    both.same(target, tf1.gradients(outer(a, b), [a, b]))
+    both.same(target, tf1.gradients(outer(a, a), [a]))
+    both.same(target, tf1.gradients(outer(outer(a, b), b), [a, b]), rtol=1e-5)
+    both.same(target, tf1.gradients(told(a, b), [a, b]))
+    both.same(target, slope(a))
+    loop = tf1.while_loop(lambda i, v: i < 2, lambda i, v: [i + 1, fourth(v)], [tf.constant(0), b], [tf.TensorShape(None)] * 2)[1]
+    both.same(target, [loop] + tf1.gradients(loop, b))
+
+    @function.Defun(tf.float32)
+    def unknown(x):
+        return tf.math.betainc(x, x, .5)
+
+    with tf1.Session(target) as s:
+        with pytest.raises(tf.errors.NotFoundError, match="No gradient defined for op: Betainc"):
+            s.run(tf1.gradients(unknown(b), b)[0])

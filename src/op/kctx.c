@@ -95,8 +95,11 @@ trn_err trn_k_check_path(const trn_kctx *k, const char *path)
     return k->step->api && k->step->api->check_path ? k->step->api->check_path(k, path) : TRN_OK;
 }
 
+int64_t trn_grain_cap = INT64_MAX;
+
 void trn_k_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
 {
+    grain = trn_grain(grain);
     if (n > grain && k->step && k->step->api && k->step->api->parallel_for)
         k->step->api->parallel_for(k, n, grain, fn, arg);
     else if (n > 0)

@@ -20,6 +20,10 @@ typedef struct trn_step_api {
     trn_resmgr *(*step_resmgr)(const trn_kctx *k); /* makes step->step_resmgr when it is not there; [any] */
 } trn_step_api;
 
+/* Tests set it to see small tensors divided among threads, too. */
+extern int64_t trn_grain_cap;
+static inline int64_t trn_grain(int64_t grain) { return grain < trn_grain_cap ? grain : trn_grain_cap; }
+
 struct trn_step {
     const trn_step_api *api;
     int64_t step_id;

@@ -1,4 +1,5 @@
 /* Moving elements: every reshuffling kernel (transpose, slice, pad, tile, concat, …) is one or a few calls of trn_block_copy. */
+#include "op/kctx.h"
 #include "ops/kern.h"
 
 void trn_row_strides(int64_t *stride, const trn_shape *s)
@@ -140,7 +141,7 @@ trn_err trn_block_copy(trn_kctx *k, trn_tensor *dst, int64_t dst_at, const int64
     j.size = trn_dtype_is_plain(dst->dtype) ? trn_dtype_size(dst->dtype) : 0;
     bool plane = j.size && n >= 2 && j.ss[n - 1] != 1 && j.ss[n - 1] != 0 && j.dim[n - 2] >= 8 && j.dim[n - 1] >= 8;
     int64_t inner = j.dim[n - 1] * (plane ? j.dim[n - 2] : 1), outer = total / inner;
-    int64_t grain = TRN_MAX((int64_t)65536 / inner, (int64_t)1);
+    int64_t grain = trn_grain(TRN_MAX((int64_t)65536 / inner, (int64_t)1));
     if (!k || !j.size || outer < 2 * grain)
         copy_part(&j, 0, outer);
     else

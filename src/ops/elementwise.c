@@ -1,4 +1,5 @@
 /* Drivers of element-wise kernels: shapes, dtypes, splitting over threads. The inner loops are in the families. */
+#include "op/kctx.h"
 #include "ops/kern.h"
 
 enum { BLOCK = 512 }; /* elements widened at a time: a few KiB of stack */
@@ -42,7 +43,7 @@ void trn_narrow(void *y, const float *x, trn_dtype t, int64_t n)
         h[i] = trn_half_from_f32(x[i]);
 }
 
-static int64_t grain_of(int cost) { return cost ? 4096 : 65536; }
+static int64_t grain_of(int cost) { return trn_grain(cost ? 4096 : 65536); }
 
 /* ---- one input ------------------------------------------------------------------------------------------------- */
 

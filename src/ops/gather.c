@@ -1,4 +1,5 @@
 /* Rows by index: gather, scatter, stitch, partition. Every index is checked before memory is touched. */
+#include "op/kctx.h"
 #include "ops/kern.h"
 
 #include <stdlib.h>
@@ -85,7 +86,7 @@ static trn_err gather(trn_kctx *k, int64_t axis, int64_t batch_dims)
         return TRN_OK;
     int64_t slices = j.batch * j.outer * j.n;
     if (trn_dtype_is_plain(x->dtype)) {
-        int64_t grain = TRN_MAX((int64_t)32768 / j.inner, (int64_t)1);
+        int64_t grain = trn_grain(TRN_MAX((int64_t)32768 / j.inner, (int64_t)1));
         if (slices < 2 * grain)
             gather_part(&j, 0, slices);
         else

@@ -7,6 +7,7 @@
 #define CMPLXF(x, y) __builtin_complex((float)(x), (float)(y))
 #endif
 
+#include "op/kctx.h"
 #include "ops/kern.h"
 #include "ops/variant.h"
 #include "ops/vmath.h"
@@ -359,7 +360,7 @@ static trn_err k_addn(trn_kctx *k)
     addn_job j = {.k = k, .add = b_add.f[trn_is_half(x->dtype) ? TRN_FLOAT : x->dtype], .size = trn_dtype_size(x->dtype)};
     /* Input 0 or 1 may become the result: both are read before y is first written. */
     TRN_TRY(trn_out_like(&j.y, k, 0, trn_tensor_sole(x) ? 0 : 1));
-    int64_t grain = TRN_MAX((int64_t)65536 / k->n_in, (int64_t)4096);
+    int64_t grain = trn_grain(TRN_MAX((int64_t)65536 / k->n_in, (int64_t)4096));
     if (j.y->count < 2 * grain)
         addn_part(&j, 0, j.y->count);
     else

@@ -400,5 +400,6 @@ def cases_segment(rng, quick):
                 yield C("SparseSegment" + op + grad, [x, i32([0, 1]), i32(ids), i32(3)])
             yield C("SparseSegment" + op + grad, [x, i32([0, 3]), i32([0, 1]), i32(3)])
             yield C("SparseSegment" + op + grad, [x, i32([-1, 0]), i32([0, 1]), i32(3)])
-            yield C("SparseSegment" + op + grad, [x, i32([]), i32([]), i32(3)])
+            # TensorFlow's first kind leaves memory as it found it when there is nothing to add up
+            yield C("SparseSegment" + op + grad, [x, i32([]), i32([]), i32(3)], check=None if grad == "GradV2" else lambda w, g: None if w[0].shape == g[0].shape and not g[0].any() else "not zeros")
             yield C("SparseSegment" + op + grad, [x, i32([1]), i32([0]), i32(0)])

@@ -117,8 +117,8 @@ def cases_conv3d(rng, quick):
                     yield conv("Conv3DBackpropInputV2", t, [i32(*x), vf, vg], f[0] * f[1] * f[2] * f[4], **attrs)
                     yield conv("Conv3DBackpropFilterV2", t, [vx, i32(*f), vg], o[0] * o[1] * o[2] * o[3], **attrs)
                     if t != BF16 and s == (1, 1, 1):
-                        yield conv("Conv3DBackpropInput", t, [vx, vf, vg], f[0] * f[1] * f[2] * f[4], **attrs)
-                        yield conv("Conv3DBackpropFilter", t, [vx, vf, vg], o[0] * o[1] * o[2] * o[3], **attrs)
+                        yield conv("Conv3DBackpropInput", t, [vx, vf, vg], f[0] * f[1] * f[2] * f[4], like=C("Conv3DBackpropInputV2", [i32(*x), vf, vg], **attrs), **attrs)
+                        yield conv("Conv3DBackpropFilter", t, [vx, vf, vg], o[0] * o[1] * o[2] * o[3], like=C("Conv3DBackpropFilterV2", [vx, i32(*f), vg], **attrs), **attrs)
     v = lambda *s: rand(rng, np.float32, s, -1, 1)
     yield C("Conv3D", [v(2, 4, 4, 4), v(2, 2, 2, 1, 1)], strides=[1] * 5, padding="SAME")
     yield C("Conv3D", [v(2, 4, 4, 4, 3), v(2, 2, 2, 2, 1)], strides=[1] * 5, padding="SAME")

@@ -39,7 +39,9 @@ def cases_matmul(rng, quick):
     for f in (["BiasAdd"], ["BiasAdd", "Relu"], ["BiasAdd", "Relu6"], ["BiasAdd", "Elu"], ["BiasAdd", "LeakyRelu"], ["BiasAdd", "Tanh"], ["BiasAdd", "Sigmoid"]):
         for ta in (False, True):
             a, b = rand(rng, np.float32, (4, 5) if ta else (5, 4)), rand(rng, np.float32, (4, 30))
-            yield C("_FusedMatMul", [a, b, [rand(rng, np.float32, (30,))]], fused_ops=f, transpose_a=ta, num_args=1, epsilon=0.0, tol=1e-5, atol=1e-5)
+            bias = rand(rng, np.float32, (30,))
+            yield C("_FusedMatMul", [a, b, [bias]], fused_ops=f, transpose_a=ta, num_args=1, epsilon=0.0, tol=1e-5, atol=1e-5,
+                    like=(lambda a=a, b=b, ta=ta, bias=bias, f=f: [getattr(tf.nn, f[1].lower())(tf.linalg.matmul(a, b, transpose_a=ta) + bias).numpy()]) if f[1:] in (["Tanh"], ["Sigmoid"]) else None)
 
 
 def cases_bias(rng, quick):

@@ -128,6 +128,10 @@ def cases_sparse_add(rng, quick):
     yield C("SparseSparseMinimum", a + b)
 
 
+def fits(small, shape):
+    return all(a in (1, b) for a, b in zip(small[::-1], shape[::-1]))
+
+
 def cases_sparse_dense(rng, quick):
     for t in NUMS:
         for shape, n in SHAPES:
@@ -142,7 +146,10 @@ def cases_sparse_dense(rng, quick):
                 for op in "Add", "Mul", "Div":
                     if op == "Add" and np.issubdtype(t, np.complexfloating):
                         continue
-                    yield C("SparseDenseCwise" + op, sparse(rng, t, shape, n) + [d.astype(t)])
+                    ix, v, s = sparse(rng, t, shape, n)
+                    d = d.astype(t)
+                    at = lambda ix=ix, v=v, s=s, d=d, op=op: [(np.multiply if op == "Mul" else np.divide)(v, np.broadcast_to(d, s)[tuple(ix.T)])]  # TensorFlow has no complex ones
+                    yield C("SparseDenseCwise" + op, [ix, v, s, d], like=at if np.issubdtype(t, np.complexfloating) and d.ndim <= len(s) and fits(d.shape, s) else None)
     ix, v, s = sparse(rng, np.float32, (4, 6), 5)
     yield C("SparseTensorDenseAdd", [ix, v, s, rand(rng, np.float32, (4, 5))])
     yield C("SparseTensorDenseAdd", [ix + 3, v, s, rand(rng, np.float32, (4, 6))])

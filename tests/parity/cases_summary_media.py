@@ -52,6 +52,7 @@ def cases_media(rng, quick):
     for shape in ((1, 50), (4, 50, 2), (2, 10, 1)):
         for m in (1, 3):
             yield S("AudioSummaryV2", [s(b"snd"), rand(rng, np.float32, shape, -1.2, 1.2), np.float32(44100)], max_outputs=m)
-            yield S("AudioSummary", [s(b"snd"), rand(rng, np.float32, shape, -1.2, 1.2)], sample_rate=8000.0, max_outputs=m)
+            x = rand(rng, np.float32, shape, -1.2, 1.2)
+            yield S("AudioSummary", [s(b"snd"), x], sample_rate=8000.0, max_outputs=m, like=C("AudioSummaryV2", [s(b"snd"), x, np.float32(8000)], max_outputs=m))
     yield S("AudioSummaryV2", [s(b"snd"), rand(rng, np.float32, (5,)), np.float32(44100)])
     yield S("AudioSummaryV2", [s(b"snd"), rand(rng, np.float32, (1, 5)), np.float32(0)])

@@ -9,6 +9,7 @@
  */
 #include <unistd.h>
 
+#include "io/loop.h"
 #include "optest.h"
 
 static void need(void *p, size_t n)
@@ -165,11 +166,20 @@ static void answer(uint32_t code, const char *msg, const optest *t)
     fflush(stdout);
 }
 
+/* RUNOP_THREADS=n: kernels may use n threads, and divide even the smallest tensors among them. */
+static trn_pool *pool;
+
+static void pool_for(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg) { trn_pool_for(pool, n, grain, fn, arg); }
+static int pool_threads(const trn_kctx *k) { return trn_pool_threads(pool); }
+
 static void one(void)
 {
+    static const trn_step_api threaded = {.done = optest_done, .parallel_for = pool_for, .threads = pool_threads};
     optest t;
     trn_arena *tmp = trn_arena_new();
     optest_begin(&t, str(tmp, NULL));
+    if (pool)
+        t.step.api = &threaded;
     uint32_t n = u32();
     for (uint32_t i = 0; i < n; i++)
         attr(&t, &t.attrs[t.node.n_attrs++]);
@@ -234,6 +244,12 @@ static void one(void)
 
 int main(void)
 {
+    const char *threads = getenv("RUNOP_THREADS");
+    if (threads && atoi(threads) > 0) {
+        if (trn_pool_open(&pool, atoi(threads), "runop"))
+            return 2;
+        trn_grain_cap = 2;
+    }
     for (;;) {
         int c = getc(stdin);
         if (c == EOF)

@@ -1,7 +1,9 @@
-"""Staging maps. (TensorFlow's own crash when pieces are put, so what should come out is written down here.)"""
+"""Staging maps, against TensorFlow's own session. (TensorFlow's crash when pieces of a tuple are put: what should come out then is written down here.)"""
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import data_flow_ops
+
+import both
 
 tf1 = tf.compat.v1
 
@@ -9,6 +11,39 @@ tf1 = tf.compat.v1
 @pytest.fixture
 def target(fresh):
     return fresh.target("worker")
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("ordered", [False, True])
+def test_like_tensorflow(target, ordered):
+    """Whole tuples in and out; parts out; sizes, capacities."""
+    m = data_flow_ops.MapStagingArea([tf.float32, tf.int32], shapes=[[2], []], names=["x", "y"], ordered=ordered, shared_name="like_tf_%d" % ordered)
+    small = data_flow_ops.MapStagingArea([tf.int32], shapes=[[]], ordered=ordered, capacity=2, shared_name="small_%d" % ordered)
+    key = tf1.placeholder(tf.int64, [])
+    v = tf.cast(key, tf.float32)
+    put = m.put(key, {"x": tf.stack([v, -v]), "y": tf.cast(key, tf.int32)})
+    take, peek, one, other, any_, size, part, clear = m.get(key), m.peek(key), m.get(key, ["x"]), m.get(key, ["y"]), m.get(), m.size(), m.incomplete_size(), m.clear()
+    put2, take2, size2 = small.put(key, [tf.cast(key, tf.int32)], [0]), small.get(key), small.size()
+    runs = [(put, 5), (put, 3), (put, 9), (size, 0), (part, 0), (peek, 5), (size, 0), (take, 3), (size, 0), (put, 5), (one, 5), (size, 0), (other, 5), (size, 0), (part, 0), (put, -2), (put, 2**40)]
+    runs += [(any_, 0)] * 3 if ordered else [(take, 9), (take, -2), (peek, 2**40)]
+    runs += [(size, 0), (put, 1), (clear, 0), ([size, part], 0), (put2, 1), (put2, 2), (size2, 0), (take2, 1), (put2, 3), (take2, 3), (take2, 2), (size2, 0)]
+
+    def session(where):
+        out = []
+        with tf1.Session(where) as s:
+            for fetch, k in runs:
+                try:  # (nothing that waits: TensorFlow's staging cannot be cancelled)
+                    out.append(s.run(fetch, {key: k}))
+                except tf.errors.OpError as e:
+                    out.append(type(e).__name__)
+        return out
+
+    want, got = session(""), session(target)
+    for i, (w, g) in enumerate(zip(want, got)):
+        if isinstance(w, str) or isinstance(g, str):
+            assert w == g, f"run {i}: {g} and {w}"
+        else:
+            both.close(g, w, 0, 0, f"run {i}")
 
 
 @pytest.mark.asan

@@ -96,6 +96,26 @@ static trn_err sparse_bincount(trn_kctx *k)
     return TRN_OK;
 }
 
+static trn_err ragged_bincount(trn_kctx *k)
+{
+    const trn_tensor *splits = trn_in(k, 0), *x = trn_in(k, 1);
+    bins b;
+    TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 2)), "Shape must be rank 0 but is rank %d", trn_in(k, 2)->shape.rank);
+    TRN_CHECK_ARG(splits->count > 0, "Splits must be non-empty");
+    int64_t rows = splits->count - 1;
+    const int64_t *s = TRN_DATA(splits, int64_t);
+    TRN_CHECK_ARG(s[0] == 0, "Splits must start with 0, not with %lld", (long long)s[0]);
+    TRN_CHECK_ARG(s[rows] == x->count, "Splits must end with the number of values, got %lld instead of %lld", (long long)s[rows], (long long)x->count);
+    for (int64_t r = 0; r < rows; r++)
+        TRN_CHECK_ARG(s[r] <= s[r + 1], "Splits must not fall: %lld is followed by %lld", (long long)s[r], (long long)s[r + 1]);
+    TRN_TRY(bins_in(&b, k, 2, x, rows));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = s[r]; i < s[r + 1]; i++)
+            if (trn_int_at(x, i) < b.size)
+                count_one(&b, r, trn_int_at(x, i), i);
+    return TRN_OK;
+}
+
 #define AS_DOUBLE(out, t, i)                                                                                           \
     switch ((t)->dtype) {                                                                                              \
     case TRN_FLOAT:                                                                                                    \
@@ -366,6 +386,9 @@ const trn_op trn_ops_count[] = {
      "indices:i64, values:Tidx, dense_shape:i64, size:Tidx, weights:T -> output:T; Tidx:i32|i64, T:i32|i64|f32|f64, "
      "binary_output:bool=false",
      trn_sh_unknown, sparse_bincount, 0},
+    {"RaggedBincount",
+     "splits:i64, values:Tidx, size:Tidx, weights:T -> output:T; Tidx:i32|i64, T:i32|i64|f32|f64, binary_output:bool=false",
+     trn_sh_unknown, ragged_bincount, 0},
     {"HistogramFixedWidth", "values:T, value_range:T, nbins:i32 -> out:dtype; T:i32|i64|f32|f64, dtype:i32|i64=i32",
      trn_sh_vector, histogram, 0},
     {"Bucketize", "input:T -> output:i32; T:i32|i64|f32|f64, boundaries:list(float)", trn_sh_same, bucketize, 0},

@@ -28,6 +28,7 @@
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                 \
+    X(trn_ops_inplace)                                                                                                 \
     X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \

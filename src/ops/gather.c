@@ -226,6 +226,24 @@ static trn_err sh_gather_nd(trn_shctx *s)
     return TRN_OK;
 }
 
+/* What a sum of strings is. */
+static trn_err append_strings(trn_tensor *y, int64_t at, const trn_tensor *u, int64_t from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        size_t a, b;
+        const char *p = trn_tensor_str_at(y, at + i, &a), *q = trn_tensor_str_at(u, from + i, &b);
+        char *both = malloc(a + b + 1);
+        if (!both)
+            return trn_err_oom();
+        memcpy(both, a ? p : "", a);
+        memcpy(both + a, b ? q : "", b);
+        trn_err err = trn_str_set(TRN_DATA_MUT(y, trn_str) + at + i, both, a + b);
+        free(both);
+        TRN_TRY(err);
+    }
+    return TRN_OK;
+}
+
 /* `assign`: the last update wins; else accumulate with op. */
 static trn_err scatter_into(trn_tensor *y, const trn_tensor *idx, const trn_tensor *u, bool assign, trn_accum_op op)
 {
@@ -245,6 +263,8 @@ static trn_err scatter_into(trn_tensor *y, const trn_tensor *idx, const trn_tens
         TRN_TRY(nd_at(&at, &o, &y->shape, idx, i));
         if (assign)
             TRN_TRY(trn_tensor_copy_elems(y, at * o.inner, u, i * o.inner, o.inner));
+        else if (y->dtype == TRN_STRING)
+            TRN_TRY(append_strings(y, at * o.inner, u, i * o.inner, o.inner));
         else
             trn_accum(op, y->dtype, (char *)y->data + (size_t)(at * o.inner) * size, (const char *)u->data + (size_t)(i * o.inner) * size, o.inner);
     }
@@ -259,7 +279,7 @@ static trn_err k_scatter_nd(trn_kctx *k)
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, u->dtype, &s));
     trn_zero_elems(y, 0, y->count);
-    return scatter_into(y, trn_in(k, 0), u, !trn_accum_has(TRN_ACC_ADD, u->dtype), TRN_ACC_ADD);
+    return scatter_into(y, trn_in(k, 0), u, u->dtype != TRN_STRING && !trn_accum_has(TRN_ACC_ADD, u->dtype), TRN_ACC_ADD);
 }
 static trn_err sh_in2_shape(trn_shctx *s)
 {
@@ -279,6 +299,7 @@ static trn_err tensor_scatter(trn_kctx *k, bool assign, trn_accum_op op)
 }
 static trn_err k_tensor_scatter_update(trn_kctx *k) { return tensor_scatter(k, true, TRN_ACC_ADD); }
 static trn_err k_tensor_scatter_add(trn_kctx *k) { return tensor_scatter(k, false, TRN_ACC_ADD); }
+static trn_err k_scatter_non_aliasing(trn_kctx *k) { return tensor_scatter(k, trn_in(k, 0)->dtype == TRN_BOOL, TRN_ACC_ADD); }
 static trn_err k_tensor_scatter_sub(trn_kctx *k) { return tensor_scatter(k, false, TRN_ACC_SUB); }
 static trn_err k_tensor_scatter_max(trn_kctx *k) { return tensor_scatter(k, false, TRN_ACC_MAX); }
 static trn_err k_tensor_scatter_min(trn_kctx *k) { return tensor_scatter(k, false, TRN_ACC_MIN); }
@@ -396,6 +417,7 @@ const trn_op trn_ops_gather[] = {
     {"GatherNd", "params:Tparams, indices:Tindices -> output:Tparams; Tparams:any, Tindices:i16|i32|i64", sh_gather_nd, k_gather_nd, 0},
     {"ScatterNd", "indices:Tindices, updates:T, shape:Tindices -> output:T; T:num|bool|str, Tindices:i16|i32|i64", sh_in2_shape, k_scatter_nd, 0},
     {"TensorScatterUpdate", "tensor:T, indices:Tindices, updates:T -> output:T; T:any, Tindices:i16|u16|i32|i64", trn_sh_same, k_tensor_scatter_update, 0},
+    {"ScatterNdNonAliasingAdd", "input:T, indices:Tindices, updates:T -> output:T; T:num|bool, Tindices:i32|i64", trn_sh_same, k_scatter_non_aliasing, 0},
     {"TensorScatterAdd", TSCATTER("num"), trn_sh_same, k_tensor_scatter_add, 0},
     {"TensorScatterSub", TSCATTER("num"), trn_sh_same, k_tensor_scatter_sub, 0},
     {"TensorScatterMax", TSCATTER("real"), trn_sh_same, k_tensor_scatter_max, 0},

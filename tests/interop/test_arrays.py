@@ -287,3 +287,11 @@ def test_maps(target):
               gm.tensor_map_size(gm.tensor_map_erase(two, tf.constant("c"), tf.float32)),
               gm.tensor_map_size(gl.empty_tensor_list(tf.constant(-1), -1, tf.float32))):
         both.same(target, t)
+
+
+def test_rows_concatenated_in_parallel(target):
+    p = tf1.placeholder_with_default
+    for t in (tf.float32, tf.int64, tf.string):
+        rows = [p(np.array([["%d" % i, "x"]], object) if t == tf.string else np.array([[i, i + 1]], t.as_numpy_dtype), [1, 2]) for i in range(3)]
+        both.same(target, tf.raw_ops.ParallelConcat(values=rows, shape=[3, 2]))
+    both.same(target, tf.raw_ops.ParallelConcat(values=rows[:1], shape=[1, 2]))

@@ -165,7 +165,7 @@ trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
         err = trn_graph_check_ops(g);
     }
     if (!err)
-        err = trn_graph_optimise(g, &(trn_opt_opts){.fold = true, .cse = true, .identity = true, .max_folded_bytes = 10 << 20}, trn_exec_eval);
+        err = trn_graph_optimise(g, &(trn_opt_opts){.fold = true, .cse = true, .identity = true, .simplify = true, .fuse = true, .max_folded_bytes = 10 << 20}, trn_exec_eval);
     if (err)
         trn_graph_free(g);
     else

@@ -100,8 +100,13 @@ void trn_graph_note_ops(const trn_graph *g);
 /* ---- shapes (infer.c): partial shapes of all outputs; out[id] is an array of n_out shapes in g's arena. */
 trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g) TRN_MUST_USE;
 
-/* ---- optimise (optimise.c): constant folding, common subexpressions, identity removal; never touches stateful ops, feeds, fetches or devices. */
-typedef struct trn_opt_opts { bool fold, cse, identity; int64_t max_folded_bytes; } trn_opt_opts;
+/* ---- optimise (optimise.c, simplify.c, fuse.c): constant folding, common subexpressions, identity removal, arithmetic, fused kernels; never touches
+ * stateful ops, feeds, fetches or devices, never changes a result. */
+typedef struct trn_opt_opts {
+    bool fold, cse, identity, simplify, fuse;
+    int64_t max_folded_bytes; /* 0: the default */
+    const char *fuse_task;    /* only nodes of this task ("/job:…/task:N") are fused: other kinds of server may lack the kernels. NULL: all */
+} trn_opt_opts;
 /* `eval` runs one pure node on constant inputs (exec/ provides it; graph/ may not include exec). */
 typedef trn_err (*trn_eval_fn)(trn_tensor **outs, const trn_node *n, trn_tensor *const *ins);
 trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval) TRN_MUST_USE;

@@ -1,11 +1,12 @@
-/* What a step need not compute again: constants, the same thing twice, Identity. One pass, inputs first; edges to nodes that go are moved as the
- * pass meets them, so that one find feeds the next. After it, results for which others only wait are not computed: tf.gradients makes every gradient of an
- * op wait for all of them, also for the one with respect to the data that nobody asked for.
+/* What a step need not compute again: constants, the same thing twice, Identity, what changes nothing (simplify.c). One pass, inputs first; edges
+ * to nodes that go are moved as the pass meets them, so that one find feeds the next. After it, results for which others only wait are not computed:
+ * tf.gradients makes every gradient of an op wait for all of them, also for the one with respect to the data that nobody asked for. At last chains
+ * that have a kernel of their own become one node (fuse.c).
  *
  * Never touched: stateful and asynchronous ops, files, control flow and everything behind Switch or Enter (a constant there may be dead, or belong to
  * one iteration), reference edges, nodes that others are colocated with, and requests for devices: two nodes are the same only when they ask for
  * the same device. */
-#include "graph/graph_priv.h"
+#include "graph/optimise_priv.h"
 
 #include <stdlib.h>
 
@@ -20,26 +21,7 @@ enum {
         TRN_OP_ASYNC | TRN_OP_STATEFUL | TRN_OP_DISK | TRN_OP_BACK | TRN_OP_DEAD_OK | TRN_OP_UNINIT_OK | CONTROL_FLOW,
 };
 
-typedef struct opt {
-    trn_graph *g;
-    const trn_opt_opts *o;
-    trn_eval_fn eval;
-    int n0;            /* nodes before */
-    int64_t max_bytes; /* of a folded result */
-    trn_arena *tmp;
-    trn_shape **shape; /* by node id, also of new nodes; NULL: not met yet */
-    int cap_shape;
-    bool *tainted;    /* behind Switch or Enter */
-    bool *pinned;     /* others are colocated with it */
-    bool *ctl_used;   /* has control outputs */
-    int *uses;        /* edges from it */
-    trn_edge **moved; /* outputs that come from elsewhere now; NULL: the node stands */
-    trn_map *same;    /* hash → id + 1 of the first node with it */
-    int *next_same;
-    trn_ctlset ctls;
-} opt;
-
-static bool is_pure(const trn_gnode *nd)
+bool trn_opt__is_pure(const trn_gnode *nd)
 {
     if (!nd->n.def || (nd->n.def->row->flags & IMPURE))
         return false;
@@ -54,7 +36,7 @@ static bool is_pure(const trn_gnode *nd)
     return true;
 }
 
-static void set_shape(opt *p, int id, trn_shape *s)
+void trn_opt__set_shape(trn_opt *p, int id, trn_shape *s)
 {
     if (id >= p->cap_shape) {
         int cap = 2 * id + 8;
@@ -65,15 +47,14 @@ static void set_shape(opt *p, int id, trn_shape *s)
     p->shape[id] = s;
 }
 
-static trn_edge edge_now(const opt *p, trn_edge e)
+static trn_edge edge_now(const trn_opt *p, trn_edge e)
 {
     while (e.node < p->n0 && p->moved[e.node])
         e = p->moved[e.node][e.slot];
     return e;
 }
 
-/* All outputs of nd come from `to` now; who waited for it waits for to[0]'s node. */
-static void move(opt *p, trn_gnode *nd, const trn_edge *to)
+void trn_opt__move(trn_opt *p, trn_gnode *nd, const trn_edge *to)
 {
     trn_edge *v = trn_arena_dup(p->g->arena, to, (size_t)TRN_MAX(nd->n.n_out, 1) * sizeof *v);
     p->moved[nd->id] = v;
@@ -81,7 +62,7 @@ static void move(opt *p, trn_gnode *nd, const trn_edge *to)
         p->ctl_used[to[0].node] = true;
 }
 
-static void update_inputs(opt *p, trn_gnode *nd)
+static void update_inputs(trn_opt *p, trn_gnode *nd)
 {
     for (int i = 0; i < nd->n.n_in; i++)
         nd->in[i] = edge_now(p, nd->in[i]);
@@ -97,33 +78,43 @@ static void update_inputs(opt *p, trn_gnode *nd)
 
 /* ---- identity ------------------------------------------------------------------------------------------------- */
 
-static bool drop_identity(opt *p, trn_gnode *nd)
+bool trn_opt__may_bypass(const trn_opt *p, const trn_gnode *nd, trn_edge e)
+{
+    if (nd->n_ctl || p->ctl_used[nd->id] || p->pinned[nd->id] || trn_node_attr(&nd->n, "_class"))
+        return false;
+    const trn_gnode *from = p->g->node[e.node];
+    if (!from->n.def || (from->n.def->row->flags & TRN_OP_SWITCH) || trn_dtype_is_ref(from->n.out_types[e.slot]))
+        return false;
+    return !nd->n.device[0] || strcmp(nd->n.device, from->n.device) == 0;
+}
+
+const trn_shape *trn_opt__shape(const trn_opt *p, trn_edge e)
+{
+    static const trn_shape unknown = {.rank = -1};
+    return e.node < p->cap_shape && p->shape[e.node] ? &p->shape[e.node][e.slot] : &unknown;
+}
+
+static bool drop_identity(trn_opt *p, trn_gnode *nd)
 {
     static const char *const ops[] = {"Identity", "StopGradient", "PreventGradient", "Snapshot"};
     bool is = false;
     for (size_t i = 0; i < TRN_COUNTOF(ops); i++)
         is |= trn_gnode__is(nd, ops[i]);
-    if (!is || nd->n_ctl || p->ctl_used[nd->id] || p->pinned[nd->id] || trn_node_attr(&nd->n, "_class"))
+    if (!is || !trn_opt__may_bypass(p, nd, nd->in[0]))
         return false;
-    const trn_gnode *from = p->g->node[nd->in[0].node];
-    if (!from->n.def || (from->n.def->row->flags & TRN_OP_SWITCH) ||
-        trn_dtype_is_ref(from->n.out_types[nd->in[0].slot]))
-        return false;
-    if (nd->n.device[0] && strcmp(nd->n.device, from->n.device) != 0)
-        return false;
-    move(p, nd, nd->in);
+    trn_opt__move(p, nd, nd->in);
     return true;
 }
 
 /* ---- folding -------------------------------------------------------------------------------------------------- */
 
-static trn_tensor *const_value(const opt *p, trn_edge e)
+trn_tensor *trn_opt__const(const trn_opt *p, trn_edge e)
 {
     const trn_gnode *nd = p->g->node[e.node];
     return trn_gnode__is(nd, "Const") ? trn_attr_tensor(&nd->n, "value") : NULL;
 }
 
-static void set_const_attrs(opt *p, trn_gnode *nd, trn_tensor *t)
+static void set_const_attrs(trn_opt *p, trn_gnode *nd, trn_tensor *t)
 {
     trn_arena *a = p->g->arena;
     const trn_attr *cls = trn_node_attr(&nd->n, "_class");
@@ -139,7 +130,7 @@ static void set_const_attrs(opt *p, trn_gnode *nd, trn_tensor *t)
 }
 
 /* What the inputs waited for, their constant waits for. */
-static void inherit_ctl(opt *p, trn_gnode *nd, const trn_gnode *src)
+static void inherit_ctl(trn_opt *p, trn_gnode *nd, const trn_gnode *src)
 {
     for (int i = 0; i < src->n.n_in; i++) {
         const trn_gnode *from = p->g->node[src->in[i].node];
@@ -151,14 +142,14 @@ static void inherit_ctl(opt *p, trn_gnode *nd, const trn_gnode *src)
 }
 
 /* The node becomes its value (one output), or makes way for one constant per output. */
-static trn_err become(opt *p, trn_gnode *nd, trn_tensor *const *vals)
+static trn_err become(trn_opt *p, trn_gnode *nd, trn_tensor *const *vals)
 {
     trn_graph *g = p->g;
     if (nd->n.n_out == 1) {
         inherit_ctl(p, nd, nd);
         nd->n.op = "Const";
         set_const_attrs(p, nd, vals[0]);
-        set_shape(p, nd->id, trn_arena_dup(p->tmp, &vals[0]->shape, sizeof(trn_shape)));
+        trn_opt__set_shape(p, nd->id, trn_arena_dup(p->tmp, &vals[0]->shape, sizeof(trn_shape)));
         return trn_gnode__resolve(nd, g->arena, NULL, 0, NULL);
     }
     trn_edge *to = trn_xalloc((size_t)nd->n.n_out * sizeof *to);
@@ -174,11 +165,11 @@ static trn_err become(opt *p, trn_gnode *nd, trn_tensor *const *vals)
         for (int k = 0; k < nd->n_ctl; k++)
             trn_graph_add_ctl(g, c, nd->ctl[k]);
         inherit_ctl(p, c, nd);
-        set_shape(p, c->id, trn_arena_dup(p->tmp, &vals[i]->shape, sizeof(trn_shape)));
+        trn_opt__set_shape(p, c->id, trn_arena_dup(p->tmp, &vals[i]->shape, sizeof(trn_shape)));
         to[i] = (trn_edge){c->id, 0};
     }
     if (!err)
-        move(p, nd, to);
+        trn_opt__move(p, nd, to);
     free(to);
     return err;
 }
@@ -207,7 +198,7 @@ static trn_err shape_value(trn_tensor **out, const trn_node *n, const trn_shape 
 }
 
 /* Shape, ShapeN, Size and Rank of what has a known shape need not wait for it. */
-static bool fold_shape(opt *p, trn_gnode *nd, trn_tensor **vals)
+static bool fold_shape(trn_opt *p, trn_gnode *nd, trn_tensor **vals)
 {
     bool rank = trn_gnode__is(nd, "Rank"), n_shapes = trn_gnode__is(nd, "ShapeN");
     if (!rank && !n_shapes && !trn_gnode__is(nd, "Shape") && !trn_gnode__is(nd, "Size"))
@@ -235,7 +226,7 @@ static bool fold_shape(opt *p, trn_gnode *nd, trn_tensor **vals)
     return true;
 }
 
-static bool worth_it(const opt *p, const trn_gnode *nd, trn_tensor *const *ins, int64_t out)
+static bool worth_it(const trn_opt *p, const trn_gnode *nd, trn_tensor *const *ins, int64_t out)
 {
     int64_t in = 0;
     for (int i = 0; i < nd->n.n_in; i++)
@@ -244,7 +235,7 @@ static bool worth_it(const opt *p, const trn_gnode *nd, trn_tensor *const *ins, 
 }
 
 /* Known beforehand that the result is worth keeping? */
-static bool fits(const opt *p, const trn_gnode *nd, trn_tensor *const *ins)
+static bool fits(const trn_opt *p, const trn_gnode *nd, trn_tensor *const *ins)
 {
     int64_t out = 0, max = p->max_bytes;
     for (int i = 0; i < nd->n.n_out; i++) {
@@ -266,7 +257,7 @@ static bool fits(const opt *p, const trn_gnode *nd, trn_tensor *const *ins)
 }
 
 /* Strings are as long as they turn out. */
-static bool fits_now(const opt *p, const trn_gnode *nd, trn_tensor *const *ins, trn_tensor *const *outs)
+static bool fits_now(const trn_opt *p, const trn_gnode *nd, trn_tensor *const *ins, trn_tensor *const *outs)
 {
     int64_t out = 0;
     for (int i = 0; i < nd->n.n_out; i++)
@@ -274,7 +265,7 @@ static bool fits_now(const opt *p, const trn_gnode *nd, trn_tensor *const *ins, 
     return worth_it(p, nd, ins, out);
 }
 
-static trn_err fold(bool *done, opt *p, trn_gnode *nd)
+static trn_err fold(bool *done, trn_opt *p, trn_gnode *nd)
 {
     *done = false;
     if (nd->n.n_out == 0 || nd->n.n_in == 0 || p->tainted[nd->id])
@@ -285,7 +276,7 @@ static trn_err fold(bool *done, opt *p, trn_gnode *nd)
     trn_tensor **ins = trn_xalloc((size_t)(nd->n.n_in + nd->n.n_out) * sizeof *ins), **outs = ins + nd->n.n_in;
     bool all = true, have = fold_shape(p, nd, outs);
     for (int i = 0; i < nd->n.n_in && !have; i++)
-        all &= (ins[i] = const_value(p, nd->in[i])) != NULL;
+        all &= (ins[i] = trn_opt__const(p, nd->in[i])) != NULL;
     if (!have && all && p->eval && fits(p, nd, ins)) {
         trn_err err = p->eval(outs, &nd->n, ins);
         have = !err;
@@ -359,7 +350,7 @@ static bool equal_nodes(const trn_gnode *x, const trn_gnode *y)
     return true;
 }
 
-static bool same_as_before(opt *p, trn_gnode *nd)
+static bool same_as_before(trn_opt *p, trn_gnode *nd)
 {
     if (nd->n.n_out == 0 || p->pinned[nd->id])
         return false;
@@ -375,7 +366,7 @@ static bool same_as_before(opt *p, trn_gnode *nd)
         trn_edge *to = trn_xalloc((size_t)nd->n.n_out * sizeof *to);
         for (int i = 0; i < nd->n.n_out; i++)
             to[i] = (trn_edge){id - 1, i};
-        move(p, nd, to);
+        trn_opt__move(p, nd, to);
         free(to);
         return true;
     }
@@ -386,7 +377,7 @@ static bool same_as_before(opt *p, trn_gnode *nd)
 
 /* ---- all together --------------------------------------------------------------------------------------------- */
 
-static void find_pinned(opt *p)
+static void find_pinned(trn_opt *p)
 {
     trn_graph *g = p->g;
     for (int i = 0; i < g->n; i++) {
@@ -399,7 +390,7 @@ static void find_pinned(opt *p)
     }
 }
 
-static void count_uses(opt *p)
+static void count_uses(trn_opt *p)
 {
     trn_graph *g = p->g;
     for (int i = 0; i < g->n; i++) {
@@ -411,7 +402,7 @@ static void count_uses(opt *p)
     }
 }
 
-static bool in_frame(const opt *p, const trn_gnode *nd)
+static bool in_frame(const trn_opt *p, const trn_gnode *nd)
 {
     if (nd->n.def ? nd->n.def->row->flags & CONTROL_FLOW & ~(TRN_OP_SEND | TRN_OP_RECV) : 0)
         return true;
@@ -425,7 +416,7 @@ static bool in_frame(const opt *p, const trn_gnode *nd)
 }
 
 /* Drops what was used before and is not any more. What had no users from the start is there for its own sake. */
-static void sweep(opt *p, const int *uses_before)
+static void sweep(trn_opt *p, const int *uses_before)
 {
     trn_graph *g = p->g;
     int n = 0, *stack = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *stack);
@@ -438,7 +429,7 @@ static void sweep(opt *p, const int *uses_before)
     while (n) {
         int id = stack[--n];
         trn_gnode *nd = g->node[id];
-        if (!is_pure(nd) || (id < p->n0 && p->pinned[id]))
+        if (!trn_opt__is_pure(nd) || (id < p->n0 && p->pinned[id]))
             continue;
         for (int k = 0; k < nd->n.n_in + nd->n_ctl; k++) {
             int from = k < nd->n.n_in ? nd->in[k].node : nd->ctl[k - nd->n.n_in];
@@ -458,7 +449,7 @@ static bool checks_its_input(const trn_gnode *nd)
 }
 
 /* A node of which only the end matters becomes a NoOp that waits for what the node read. Users first, so that what only it read follows. */
-static trn_err drop_unread(opt *p, const int *order, int n)
+static trn_err drop_unread(trn_opt *p, const int *order, int n)
 {
     trn_graph *g = p->g;
     int *reads = trn_xalloc((size_t)g->n * sizeof *reads);
@@ -468,7 +459,7 @@ static trn_err drop_unread(opt *p, const int *order, int n)
     trn_err err = TRN_OK;
     for (int k = n - 1; k >= 0 && !err; k--) {
         trn_gnode *nd = g->node[order[k]];
-        if (!nd || reads[nd->id] || !p->ctl_used[nd->id] || p->pinned[nd->id] || p->tainted[nd->id] || !nd->n.n_in || !is_pure(nd) || checks_its_input(nd))
+        if (!nd || reads[nd->id] || !p->ctl_used[nd->id] || p->pinned[nd->id] || p->tainted[nd->id] || !nd->n.n_in || !trn_opt__is_pure(nd) || checks_its_input(nd))
             continue;
         for (int i = 0; i < nd->n.n_in; i++) {
             int from = nd->in[i].node;
@@ -488,15 +479,15 @@ static trn_err drop_unread(opt *p, const int *order, int n)
     return err;
 }
 
-static trn_err pass(opt *p, const int *order, int n)
+static trn_err pass(trn_opt *p, const int *order, int n)
 {
     for (int k = 0; k < n; k++) {
         trn_gnode *nd = p->g->node[order[k]];
         update_inputs(p, nd);
         p->tainted[nd->id] = in_frame(p, nd);
-        if (p->o->fold && nd->n.def)
+        if (nd->n.def)
             trn_infer__node(p->shape, p->g, nd, p->tmp);
-        if (!is_pure(nd))
+        if (!trn_opt__is_pure(nd))
             continue;
         if (p->o->identity && drop_identity(p, nd))
             continue;
@@ -505,6 +496,11 @@ static trn_err pass(opt *p, const int *order, int n)
             TRN_TRY(fold(&done, p, nd));
         if (p->moved[nd->id])
             continue;
+        if (p->o->simplify && !done) {
+            TRN_TRY(trn_opt__simplify(&done, p, nd));
+            if (done)
+                continue;
+        }
         if (p->o->cse)
             (void)same_as_before(p, nd);
     }
@@ -513,10 +509,10 @@ static trn_err pass(opt *p, const int *order, int n)
 
 trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval)
 {
-    if (g->n == 0 || (!o->fold && !o->cse && !o->identity))
+    if (g->n == 0 || (!o->fold && !o->cse && !o->identity && !o->simplify && !o->fuse))
         return TRN_OK;
     size_t n = (size_t)g->n;
-    opt p = {.g = g,
+    trn_opt p = {.g = g,
              .o = o,
              .eval = eval,
              .n0 = g->n,
@@ -530,7 +526,7 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
              .same = trn_map_new(),
              .next_same = trn_xalloc(n * sizeof(int))};
     int *order = trn_xalloc(n * sizeof *order), *uses_before = trn_xalloc(n * sizeof *uses_before);
-    set_shape(&p, g->n - 1, NULL);
+    trn_opt__set_shape(&p, g->n - 1, NULL);
     find_pinned(&p);
     count_uses(&p);
     memcpy(uses_before, p.uses, n * sizeof *uses_before);
@@ -549,6 +545,11 @@ trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval
         if (o->identity)
             err = drop_unread(&p, order, n_order);
         sweep(&p, uses_before);
+        if (!err && o->fuse) {
+            err = trn_opt__fuse(&p);
+            if (!err)
+                sweep(&p, uses_before);
+        }
         trn_graph_compact(g);
     }
     trn_arena_free(p.tmp);

@@ -127,8 +127,11 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
         err = trn_graph_lower(g);
     if (!err)
         err = trn_graph_check_ops(g);
-    if (!err)
-        err = trn_graph_optimise(g, &s->opt, trn_exec_eval);
+    if (!err) {
+        trn_opt_opts opt = s->opt;
+        opt.fuse_task = s->devs.dev[s->devs.def].task;
+        err = trn_graph_optimise(g, &opt, trn_exec_eval);
+    }
     if (!err)
         err = trn_graph_place(g, &s->devs, &place);
     if (!err)

@@ -7,6 +7,7 @@
 
 #include "graph/devname.h"
 #include "master/master_int.h"
+#include "proto/pbw.h"
 #include "proto/pb.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -167,6 +168,36 @@ static trn_err find_self(trn_msession *s, const char *target)
     return TRN_OK;
 }
 
+/* tensorflow.RewriterConfig: what a client has switched off. */
+static void read_rewriter_config(trn_opt_opts *o, const uint8_t *p, size_t n)
+{
+    enum { OFF = 2 };
+    static const struct {
+        uint32_t field;
+        const char *name; /* in `optimizers` */
+        size_t at;
+    } parts[] = {{3, "constfold", offsetof(trn_opt_opts, fold)},
+                 {24, "common_subgraph_elimination", offsetof(trn_opt_opts, cse)},
+                 {8, "dependency", offsetof(trn_opt_opts, identity)},
+                 {7, "arithmetic", offsetof(trn_opt_opts, simplify)},
+                 {14, "remap", offsetof(trn_opt_opts, fuse)}};
+    trn_pbr r = trn_pbr_init(p, n);
+    bool all_off = false, listed = false, in_list[TRN_COUNTOF(parts)] = {false}, off[TRN_COUNTOF(parts)] = {false};
+    while (trn_pbr_next(&r)) {
+        all_off |= r.field == 19 && r.type == TRN_PB_VARINT && r.v != 0; /* disable_meta_optimizer */
+        listed |= r.field == 100 && r.type == TRN_PB_BYTES;
+        for (size_t i = 0; i < TRN_COUNTOF(parts); i++) {
+            if (r.field == parts[i].field && r.type == TRN_PB_VARINT)
+                off[i] = r.v == OFF;
+            if (r.field == 100 && r.type == TRN_PB_BYTES)
+                in_list[i] |= r.n == strlen(parts[i].name) && memcmp(r.b, parts[i].name, r.n) == 0;
+        }
+    }
+    for (size_t i = 0; i < TRN_COUNTOF(parts); i++)
+        if (all_off || off[i] || (listed && !in_list[i]))
+            *(bool *)((char *)o + parts[i].at) = false;
+}
+
 static trn_err session_set_up(trn_msession *s, const Tensorflow__CreateSessionRequest *q)
 {
     static Tensorflow__ConfigProto none = TENSORFLOW__CONFIG_PROTO__INIT;
@@ -182,7 +213,9 @@ static trn_err session_set_up(trn_msession *s, const Tensorflow__CreateSessionRe
         s->cost_after = c->graph_options->build_cost_model_after;
     }
     int level = c->graph_options && c->graph_options->optimizer_options ? c->graph_options->optimizer_options->opt_level : 0;
-    s->opt = level < 0 ? (trn_opt_opts){.max_folded_bytes = 0} : (trn_opt_opts){true, true, true, 10 << 20};
+    s->opt = level < 0 ? (trn_opt_opts){.max_folded_bytes = 0} : (trn_opt_opts){true, true, true, true, true, 10 << 20, NULL};
+    if (c->graph_options)
+        read_rewriter_config(&s->opt, c->graph_options->rewrite_options.data, c->graph_options->rewrite_options.len);
     if (c->cluster_def && c->cluster_def->n_job) {
         trn_sb b = {0};
         trn_pb_pack(&b, &c->cluster_def->base);

@@ -64,8 +64,8 @@ typedef struct conv_job {
     trn_dtype t;
     size_t size;
     char *input, *filter, *output; /* the kind says which is written */
-    const float *bias;             /* with `flags` */
-    int flags;
+    void (*then)(void *arg, int64_t from, int64_t to); /* FWD: what follows, on images from … to while they are in the cache; or NULL */
+    void *then_arg;
     int64_t parts;
     trn_conv_plan *plan[2]; /* for n / parts images and one more; NULL: our own code */
     float *packed[2];
@@ -177,12 +177,12 @@ static trn_err library_part(const conv_job *j, int64_t p, int64_t lo, float *to)
     const trn_conv_plan *plan = j->plan[big];
     float *in = (float *)(void *)j->input + lo * j->in_image, *out = (float *)(void *)j->output + lo * j->out_image;
     if (j->kind != TRN_CONV_BWD_FILTER)
-        return trn_conv_plan_run(plan, in, j->packed[big] ? j->packed[big] : (float *)(void *)j->filter, j->bias, out);
+        return trn_conv_plan_run(plan, in, j->packed[big] ? j->packed[big] : (float *)(void *)j->filter, out);
     if (!trn_conv_plan_packed(plan))
-        return trn_conv_plan_run(plan, in, to, NULL, out);
+        return trn_conv_plan_run(plan, in, to, out);
     trn_buf *packed;
     TRN_TRY(trn_buf_new(&packed, trn_conv_plan_packed(plan)));
-    trn_err e = trn_conv_plan_run(plan, in, (float *)(void *)packed->data, NULL, out);
+    trn_err e = trn_conv_plan_run(plan, in, (float *)(void *)packed->data, out);
     if (!e)
         e = trn_conv_plan_unpack(plan, to, packed->data);
     trn_buf_unref(packed);
@@ -195,13 +195,11 @@ static void conv_part(void *arg, int64_t from, int64_t to)
     for (int64_t p = from; p < to; p++) {
         int64_t lo = part_at(j, p), hi = part_at(j, p + 1);
         char *f = j->kind != TRN_CONV_BWD_FILTER ? NULL : j->partial ? j->partial + (size_t)(p * j->filter_n) * j->size : j->filter;
-        if (j->plan[0]) {
-            job_failed(j, library_part(j, p, lo, (float *)(void *)f));
-            continue;
-        }
-        if (f)
+        if (f && !j->plan[0])
             memset(f, 0, (size_t)j->filter_n * j->size);
-        job_failed(j, own_part(j, lo, hi, f));
+        job_failed(j, j->plan[0] ? library_part(j, p, lo, (float *)(void *)f) : own_part(j, lo, hi, f));
+        if (j->then)
+            j->then(j->then_arg, lo, hi);
     }
 }
 
@@ -224,7 +222,7 @@ static bool find_plans(conv_job *j)
         g.n = j->g.n / j->parts + i;
         if (i && j->g.n % j->parts == 0)
             break;
-        j->plan[i] = trn_mathlib_conv(j->kind, &g, j->flags);
+        j->plan[i] = trn_mathlib_conv(j->kind, &g);
         if (!j->plan[i]) {
             trn_conv_plan_unref(j->plan[0]);
             j->plan[0] = NULL;
@@ -251,17 +249,18 @@ static trn_err pack_filters(conv_job *j, trn_buf *buf[2])
     return TRN_OK;
 }
 
-/* Tensors are channels last and of one of our wide types. Everything that is written is written whole. *fused: bias and Relu are done. */
-static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g, trn_tensor *input, trn_tensor *filter, trn_tensor *output, const trn_tensor *bias,
-                        int flags, bool *fused)
+/* Tensors are channels last and of one of our wide types. Everything that is written is written whole. */
+static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g, trn_tensor *input, trn_tensor *filter, trn_tensor *output,
+                        void (*then)(void *, int64_t, int64_t), void *then_arg)
 {
-    conv_job j = {.kind = kind, .g = *g, .t = input->dtype, .input = input->data, .filter = filter->data, .output = output->data};
+    conv_job j = {.then = then, .then_arg = then_arg, .kind = kind, .g = *g, .t = input->dtype, .input = input->data, .filter = filter->data, .output = output->data};
     trn_tensor *result = kind == TRN_CONV_FWD ? output : kind == TRN_CONV_BWD_INPUT ? input : filter;
-    *fused = false;
     if (!result->count)
         return TRN_OK;
     if (!input->count || !filter->count || !output->count) {
         trn_zero_elems(result, 0, result->count);
+        if (then)
+            then(then_arg, 0, g->n);
         return TRN_OK;
     }
     j.size = trn_dtype_size(j.t);
@@ -274,10 +273,7 @@ static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g,
     int64_t many = kind == TRN_CONV_BWD_FILTER ? (threads > 1 && threads <= 8 ? threads * 2 : threads) : threads * 4;
     int64_t most = (int64_t)(flops / 4e6) + 1;
     j.parts = threads <= 1 ? 1 : TRN_MAX(TRN_MIN(TRN_MIN(many, most), g->n), (int64_t)1);
-    j.flags = flags;
-    j.bias = bias ? TRN_DATA(bias, float) : NULL;
     bool library = find_plans(&j);
-    *fused = library;
     trn_buf *buf[2] = {NULL}, *partial = NULL;
     trn_err e = TRN_OK;
     if (library && kind != TRN_CONV_BWD_FILTER)
@@ -340,8 +336,9 @@ typedef struct extras {
 typedef struct finish_job {
     char *y;
     trn_dtype t;
-    int64_t c;
+    int64_t c, image;      /* channels, rows of them per image */
     const void *mul, *add; /* mul NULL: a bias only */
+    trn_tensor *tmp;       /* holds both, or NULL */
     const extras *x;
 } finish_job;
 
@@ -358,10 +355,10 @@ typedef struct finish_job {
 FINISH(float, f32)
 FINISH(double, f64)
 
-static void finish_rows(void *arg, int64_t lo, int64_t hi)
+static void finish_images(void *arg, int64_t lo, int64_t hi)
 {
     finish_job *j = arg;
-    for (int64_t r = lo; r < hi; r++)
+    for (int64_t r = lo * j->image; r < hi * j->image; r++)
         if (j->t == TRN_FLOAT) {
             float *y = (float *)(void *)j->y + r * j->c;
             finish_f32(y, j->mul, j->add, j->c);
@@ -373,36 +370,31 @@ static void finish_rows(void *arg, int64_t lo, int64_t hi)
         }
 }
 
-/* Bias or batch norm, then the activation, on [.., c]. */
-static trn_err finish(trn_kctx *k, trn_tensor *y, const extras *x, trn_tensor *const *args)
+/* Bias or batch norm, then the activation, on [n, .., c]. */
+static trn_err finish_init(finish_job *j, const trn_tensor *y, const extras *x, trn_tensor *const *args)
 {
     int64_t c = y->shape.dim[y->shape.rank - 1];
-    if (!y->count)
-        return TRN_OK;
-    finish_job j = {.y = y->data, .t = y->dtype, .c = c, .x = x, .add = args[0]->data};
-    trn_tensor *tmp = NULL;
+    *j = (finish_job){.y = y->data, .t = y->dtype, .c = c, .image = y->count / y->shape.dim[0] / c, .x = x, .add = args[0]->data};
     if (x->n == 4) {
         trn_shape s = {.rank = 2, .dim = {2, c}};
-        TRN_TRY(trn_tensor_new(&tmp, y->dtype, &s));
-        j.mul = tmp->data;
+        TRN_TRY(trn_tensor_new(&j->tmp, y->dtype, &s));
+        j->mul = j->tmp->data;
         if (y->dtype == TRN_FLOAT) {
-            float *m = tmp->data, *a = m + c;
+            float *m = j->tmp->data, *a = m + c;
             for (int64_t i = 0; i < c; i++) {
                 m[i] = TRN_DATA(args[0], float)[i] / sqrtf(TRN_DATA(args[3], float)[i] + x->epsilon);
                 a[i] = TRN_DATA(args[1], float)[i] - TRN_DATA(args[2], float)[i] * m[i];
             }
-            j.add = a;
+            j->add = a;
         } else {
-            double *m = tmp->data, *a = m + c;
+            double *m = j->tmp->data, *a = m + c;
             for (int64_t i = 0; i < c; i++) {
                 m[i] = TRN_DATA(args[0], double)[i] / sqrt(TRN_DATA(args[3], double)[i] + (double)x->epsilon);
                 a[i] = TRN_DATA(args[1], double)[i] - TRN_DATA(args[2], double)[i] * m[i];
             }
-            j.add = a;
+            j->add = a;
         }
     }
-    trn_k_for(k, y->count / c, TRN_MAX(16384 / c, (int64_t)1), finish_rows, &j);
-    trn_tensor_unref(tmp);
     return TRN_OK;
 }
 
@@ -439,11 +431,13 @@ static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
             e = trn_window_in(&wi, k, &w, in, true);
         if (!e)
             e = trn_window_in(&wf, k, &plain, f, true);
-        bool fused = false, can = x && x->n == 1 && (x->act == TRN_ACT_NONE || x->act == TRN_ACT_RELU) && wy->dtype == TRN_FLOAT;
+        finish_job then = {.tmp = NULL};
+        bool more = x && x->n;
+        if (!e && more)
+            e = finish_init(&then, wy, x, arg);
         if (!e)
-            e = convolve(k, TRN_CONV_FWD, &g, wi, wf, wy, can ? arg[0] : NULL, can ? TRN_CONV_BIAS | (x->act == TRN_ACT_RELU ? TRN_CONV_RELU : 0) : 0, &fused);
-        if (!e && x && x->n && !(can && fused))
-            e = finish(k, wy, x, arg);
+            e = convolve(k, TRN_CONV_FWD, &g, wi, wf, wy, more ? finish_images : NULL, &then);
+        trn_tensor_unref(then.tmp);
         if (!e)
             e = trn_window_done(k, 0, &w, wy);
     }
@@ -535,7 +529,6 @@ static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_i
         TRN_CHECK_ARG(want[i] == o[i], "Size of out_backprop doesn't match computed: actual = %lld, computed = %lld", (long long)o[i], (long long)want[i]);
     trn_tensor *wi = NULL, *wf = NULL, *wg = NULL;
     trn_err e;
-    bool fused;
     if (to_input) {
         e = trn_window_out(&wi, k, 0, &w, grad->dtype, d, true);
         if (!e)
@@ -553,7 +546,7 @@ static trn_err backward(trn_kctx *k, int space, trn_conv_kind kind, bool shape_i
     if (!e)
         e = trn_window_in(&wg, k, &w, grad, true);
     if (!e)
-        e = convolve(k, kind, &g, wi, wf, wg, NULL, 0, &fused);
+        e = convolve(k, kind, &g, wi, wf, wg, NULL, NULL);
     if (!e)
         e = to_input ? trn_window_done(k, 0, &w, wi) : trn_window_done(k, 0, &plain, wf);
     trn_tensor_unref(wi);

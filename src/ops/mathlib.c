@@ -10,13 +10,13 @@
 
 #ifndef TRN_HAVE_DNNL
 
-trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g, int flags) { return NULL; }
+trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g) { return NULL; }
 void trn_conv_plan_unref(trn_conv_plan *p) { (void)p; }
 size_t trn_conv_plan_packed(const trn_conv_plan *p) { return 0; }
 bool trn_conv_plan_same_filter(const trn_conv_plan *a, const trn_conv_plan *b) { return false; }
 trn_err trn_conv_plan_pack(const trn_conv_plan *p, void *packed, const float *filter) { return TRN_OK; }
 trn_err trn_conv_plan_unpack(const trn_conv_plan *p, float *filter, const void *packed) { return TRN_OK; }
-trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, const float *bias, float *output) { return TRN_OK; }
+trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, float *output) { return TRN_OK; }
 const char *trn_mathlib_text(void) { return "built without oneDNN"; }
 
 #else
@@ -31,10 +31,6 @@ const char *trn_mathlib_text(void) { return "built without oneDNN"; }
     X(dnnl_primitive_attr_create)                                                                                      \
     X(dnnl_primitive_attr_destroy)                                                                                     \
     X(dnnl_primitive_attr_set_scratchpad_mode)                                                                         \
-    X(dnnl_primitive_attr_set_post_ops)                                                                                \
-    X(dnnl_post_ops_create)                                                                                            \
-    X(dnnl_post_ops_destroy)                                                                                           \
-    X(dnnl_post_ops_append_eltwise)                                                                                    \
     X(dnnl_memory_desc_init_by_tag)                                                                                    \
     X(dnnl_memory_desc_init_by_strides)                                                                                \
     X(dnnl_memory_desc_equal)                                                                                          \
@@ -127,7 +123,7 @@ static trn_err failed(const char *what, dnnl_status_t s)
 /* ---- plans ---------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct conv_key {
-    int64_t kind, flags;
+    int64_t kind;
     trn_conv_geom g;
 } conv_key;
 
@@ -137,7 +133,7 @@ struct trn_conv_plan {
     struct trn_conv_plan *newer, *older; /* cache, in the order of use */
     bool usable;
     dnnl_primitive_t conv, reorder; /* reorder: between the plain filter and the library's, NULL when they are one */
-    dnnl_memory_desc_t input, filter, plain, bias, output, scratch;
+    dnnl_memory_desc_t input, filter, plain, output, scratch;
     size_t packed, scratch_bytes;
 };
 
@@ -194,20 +190,13 @@ static bool filter_desc(dnnl_memory_desc_t *md, int nd, const trn_conv_geom *g, 
     return s == dnnl_success;
 }
 
-static dnnl_primitive_attr_t make_attr(int flags)
+static dnnl_primitive_attr_t make_attr(void)
 {
     dnnl_primitive_attr_t a = NULL;
     if (lib.dnnl_primitive_attr_create(&a) != dnnl_success)
         return NULL;
     /* The library's own scratch memory would be one per thread and never freed. */
     bool ok = lib.dnnl_primitive_attr_set_scratchpad_mode(a, dnnl_scratchpad_mode_user) == dnnl_success;
-    if (ok && flags & TRN_CONV_RELU) {
-        dnnl_post_ops_t po = NULL;
-        ok = lib.dnnl_post_ops_create(&po) == dnnl_success && lib.dnnl_post_ops_append_eltwise(po, 1.0f, dnnl_eltwise_relu, 0, 0) == dnnl_success &&
-             lib.dnnl_primitive_attr_set_post_ops(a, po) == dnnl_success;
-        if (po)
-            lib.dnnl_post_ops_destroy(po);
-    }
     if (ok)
         return a;
     lib.dnnl_primitive_attr_destroy(a);
@@ -219,7 +208,7 @@ static bool build(trn_conv_plan *p, dnnl_primitive_attr_t attr)
     const trn_conv_geom *g = &p->key.g;
     trn_conv_kind kind = (trn_conv_kind)p->key.kind;
     int skip = g->in[0] == 1 && g->ker[0] == 1 && g->out[0] == 1 && !g->pad[0] && !g->pad_after[0] ? 1 : 0, nd = 5 - skip;
-    dnnl_dims_t stride, dil, pad, after, oc = {g->oc};
+    dnnl_dims_t stride, dil, pad, after;
     for (int i = skip; i < 3; i++) {
         stride[i - skip] = g->stride[i];
         dil[i - skip] = g->dil[i] - 1;
@@ -227,15 +216,13 @@ static bool build(trn_conv_plan *p, dnnl_primitive_attr_t attr)
         /* The library wants its own formula to give the output size, without a remainder of the stride. */
         after[i - skip] = (g->out[i] - 1) * g->stride[i] + (g->ker[i] - 1) * g->dil[i] + 1 - g->in[i] - g->pad[i];
     }
-    dnnl_memory_desc_t input, filter, output, bias;
+    dnnl_memory_desc_t input, filter, output;
     if (!channels_last(&input, nd, g->n, g->ic, g->in + skip) || !channels_last(&output, nd, g->n, g->oc, g->out + skip) ||
-        !filter_desc(&filter, nd, g, g->ker + skip, true) || !filter_desc(&p->plain, nd, g, g->ker + skip, false) ||
-        lib.dnnl_memory_desc_init_by_tag(&bias, 1, oc, dnnl_f32, dnnl_x) != dnnl_success)
+        !filter_desc(&filter, nd, g, g->ker + skip, true) || !filter_desc(&p->plain, nd, g, g->ker + skip, false))
         return false;
-    bool with_bias = p->key.flags & TRN_CONV_BIAS;
     dnnl_convolution_desc_t fd, bd;
     dnnl_primitive_desc_t fwd = NULL, bwd = NULL, pd;
-    bool ok = lib.dnnl_dilated_convolution_forward_desc_init(&fd, dnnl_forward_training, dnnl_convolution_direct, &input, &filter, with_bias ? &bias : NULL,
+    bool ok = lib.dnnl_dilated_convolution_forward_desc_init(&fd, dnnl_forward_training, dnnl_convolution_direct, &input, &filter, NULL,
                                                              &output, stride, dil, pad, after) == dnnl_success &&
               lib.dnnl_primitive_desc_create(&fwd, &fd, attr, lib.engine, NULL) == dnnl_success;
     pd = fwd;
@@ -258,7 +245,6 @@ static bool build(trn_conv_plan *p, dnnl_primitive_attr_t attr)
         p->filter = *lib.dnnl_primitive_desc_query_md(pd, kind == TRN_CONV_BWD_FILTER ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
         p->output = *lib.dnnl_primitive_desc_query_md(pd, kind == TRN_CONV_FWD ? dnnl_query_dst_md : dnnl_query_diff_dst_md, 0);
         p->scratch = *lib.dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        p->bias = bias;
         p->scratch_bytes = lib.dnnl_memory_desc_get_size(&p->scratch);
         ok = lib.dnnl_primitive_create(&p->conv, pd) == dnnl_success;
     }
@@ -319,14 +305,13 @@ static bool ordinary(const trn_conv_geom *g)
     return in * (double)g->n < 5e8 && out * (double)g->n < 5e8 && filter < 5e8;
 }
 
-trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g, int flags)
+trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g)
 {
     if (!ordinary(g) || !enter())
         return NULL;
     conv_key key;
     memset(&key, 0, sizeof key);
     key.kind = kind;
-    key.flags = flags;
     key.g = *g;
     pthread_mutex_lock(&cache.mu);
     if (!cache.map)
@@ -343,7 +328,7 @@ trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g, int 
         p = trn_xalloc(sizeof *p);
         p->key = key;
         atomic_init(&p->ref, 2);
-        dnnl_primitive_attr_t attr = make_attr(flags);
+        dnnl_primitive_attr_t attr = make_attr();
         p->usable = attr && build(p, attr);
         if (attr)
             lib.dnnl_primitive_attr_destroy(attr);
@@ -412,17 +397,15 @@ trn_err trn_conv_plan_unpack(const trn_conv_plan *p, float *filter, const void *
     return execute(p->reorder, a, 2, "unpack a filter");
 }
 
-trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, const float *bias, float *output)
+trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, float *output)
 {
     trn_conv_kind kind = (trn_conv_kind)p->key.kind;
-    argument a[5] = {
+    argument a[4] = {
         {kind == TRN_CONV_BWD_INPUT ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, &p->input, input},
         {kind == TRN_CONV_BWD_FILTER ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, &p->filter, filter},
         {kind == TRN_CONV_FWD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, &p->output, output},
     };
     int n = 3;
-    if (p->key.flags & TRN_CONV_BIAS)
-        a[n++] = (argument){DNNL_ARG_BIAS, &p->bias, (void *)bias};
     trn_buf *scratch = NULL;
     if (p->scratch_bytes) {
         TRN_TRY(trn_buf_new(&scratch, p->scratch_bytes));

@@ -26,12 +26,11 @@ typedef struct trn_conv_geom {
 } trn_conv_geom;
 
 typedef enum trn_conv_kind { TRN_CONV_FWD, TRN_CONV_BWD_INPUT, TRN_CONV_BWD_FILTER } trn_conv_kind;
-enum { TRN_CONV_BIAS = 1, TRN_CONV_RELU = 2 }; /* with FWD */
 
 typedef struct trn_conv_plan trn_conv_plan;
 
 /* float only; NULL: use your own code. */
-trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g, int flags);
+trn_conv_plan *trn_mathlib_conv(trn_conv_kind kind, const trn_conv_geom *g);
 void trn_conv_plan_unref(trn_conv_plan *p); /* NULL is fine */
 /* The library's own order of the filter: 0 when it is the plain one. Two plans with one order can share a packed filter. */
 size_t trn_conv_plan_packed(const trn_conv_plan *p);
@@ -39,7 +38,7 @@ bool trn_conv_plan_same_filter(const trn_conv_plan *a, const trn_conv_plan *b);
 trn_err trn_conv_plan_pack(const trn_conv_plan *p, void *packed, const float *filter) TRN_MUST_USE;
 trn_err trn_conv_plan_unpack(const trn_conv_plan *p, float *filter, const void *packed) TRN_MUST_USE;
 /* What the kind computes is written, the others are read. */
-trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, const float *bias, float *output) TRN_MUST_USE;
+trn_err trn_conv_plan_run(const trn_conv_plan *p, float *input, float *filter, float *output) TRN_MUST_USE;
 
 const char *trn_mathlib_text(void); /* "oneDNN 2.6.3" or why there is none, for logs and tests */
 

@@ -9,8 +9,25 @@ typedef struct gemm_job {
     trn_dtype t;
     size_t size;
     trn_gemm_args g;
+    const float *bias; /* f32: what follows the product, done on each piece while it is in the cache; NULL: nothing */
+    trn_act act;
+    float alpha;
     _Atomic bool failed;
 } gemm_job;
+
+TRN_SIMD static void add_f32(float *y, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += b[i];
+}
+static void finish(const gemm_job *j, const trn_gemm_args *g, int64_t column)
+{
+    for (int64_t r = 0; j->bias && r < g->m; r++) {
+        float *y = (float *)g->c + r * g->ldc;
+        add_f32(y, j->bias + column, g->n);
+        trn_act_f32(y, g->n, j->act, j->alpha);
+    }
+}
 
 static void gemm_rows(void *arg, int64_t lo, int64_t hi)
 {
@@ -21,6 +38,7 @@ static void gemm_rows(void *arg, int64_t lo, int64_t hi)
     g.c = (char *)g.c + (lo * g.ldc) * (int64_t)j->size;
     if (!trn_gemm(j->t, &g))
         j->failed = true;
+    finish(j, &g, 0);
 }
 static void gemm_cols(void *arg, int64_t lo, int64_t hi)
 {
@@ -31,16 +49,30 @@ static void gemm_cols(void *arg, int64_t lo, int64_t hi)
     g.c = (char *)g.c + lo * (int64_t)j->size;
     if (!trn_gemm(j->t, &g))
         j->failed = true;
+    finish(j, &g, lo);
 }
 
-static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g)
+/* What follows a product (f32 only). */
+typedef struct epilogue {
+    const float *bias;
+    trn_act act;
+    float alpha;
+} epilogue;
+
+static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, const epilogue *e)
 {
     gemm_job j = {.t = t, .size = trn_dtype_size(t), .g = *g};
+    if (e) {
+        j.bias = e->bias;
+        j.act = e->act;
+        j.alpha = e->alpha;
+    }
     if (g->m == 0 || g->n == 0)
         return TRN_OK;
     if (g->k == 0) {
         for (int64_t i = 0; i < g->m; i++)
             memset((char *)g->c + (size_t)(i * g->ldc) * j.size, 0, (size_t)g->n * j.size);
+        finish(&j, g, 0);
         return TRN_OK;
     }
     /* Every piece packs the other matrix for itself: few pieces, and a thread's waking up must be worth it. */
@@ -70,7 +102,7 @@ static mat mat_of(const trn_shape *s, bool transpose)
     return transpose ? (mat){c, r, 1, c} : (mat){r, c, c, 1};
 }
 
-static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
+static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb, const epilogue *then)
 {
     const trn_tensor *a = trn_in(k, 0), *b = trn_in(k, 1);
     char x[TRN_SHAPE_TEXT], z[TRN_SHAPE_TEXT];
@@ -87,7 +119,7 @@ static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
     g.b = b->data;
     g.c = (*y)->data;
     if (!trn_is_half(a->dtype))
-        return gemm(k, a->dtype, &g);
+        return gemm(k, a->dtype, &g, then);
     trn_tensor *wa = NULL, *wb = NULL, *wc = NULL;
     trn_err e = widened(&wa, a);
     if (!e)
@@ -98,7 +130,7 @@ static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
         g.a = wa->data;
         g.b = wb->data;
         g.c = wc->data;
-        e = gemm(k, TRN_FLOAT, &g);
+        e = gemm(k, TRN_FLOAT, &g, NULL);
     }
     if (!e)
         trn_narrow((*y)->data, TRN_DATA(wc, float), a->dtype, wc->count);
@@ -111,7 +143,7 @@ static trn_err product(trn_kctx *k, trn_tensor **y, bool ta, bool tb)
 static trn_err k_matmul(trn_kctx *k)
 {
     trn_tensor *y;
-    return product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b"));
+    return product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b"), NULL);
 }
 static trn_err sh_matmul(trn_shctx *s)
 {
@@ -216,7 +248,7 @@ static trn_err batch_matmul(trn_kctx *k, bool broadcast, trn_dtype to)
         else
             for (int64_t i = 0; i < batches && !e; i++) {
                 trn_gemm_args g = batch_at(&j, i);
-                e = gemm(k, j.t, &g);
+                e = gemm(k, j.t, &g, NULL);
             }
         if (j.failed)
             e = trn_err_oom();
@@ -271,33 +303,29 @@ static trn_err k_fused_matmul(trn_kctx *k)
     if (f->n == 2 && !trn_act_of(&act, f->list[1].s.p))
         return trn_errorf(TRN_UNIMPLEMENTED, "Fusion is not implemented: [BiasAdd,%.40s]", f->list[1].s.p);
     float alpha = trn_attr_float(k->node, "leakyrelu_alpha");
-    trn_tensor *y;
-    TRN_TRY(product(k, &y, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b")));
-    const trn_tensor *bias = trn_in(k, 2);
-    int64_t n = y->shape.dim[1];
+    bool ta = trn_attr_bool(k->node, "transpose_a"), tb = trn_attr_bool(k->node, "transpose_b");
+    const trn_tensor *b = trn_in(k, 1), *bias = trn_in(k, 2);
+    int64_t n = b->shape.rank == 2 ? b->shape.dim[!tb] : -1; /* else the product will complain */
     char t[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(trn_is_vector(bias) && bias->count == n, "bias must be a vector of %lld elements, not of shape %s", (long long)n, trn_shape_text(t, &bias->shape));
-    if (!n)
+    TRN_CHECK_ARG(n < 0 || (trn_is_vector(bias) && bias->count == n), "bias must be a vector of %lld elements, not of shape %s", (long long)n,
+                  trn_shape_text(t, &bias->shape));
+    trn_tensor *y;
+    bool wide = bias->dtype == TRN_FLOAT;
+    TRN_TRY(product(k, &y, ta, tb, wide ? &(epilogue){TRN_DATA(bias, float), act, alpha} : NULL));
+    if (wide || !y->count)
         return TRN_OK;
-    float *wide = NULL, *row;
-    if (trn_is_half(y->dtype)) {
-        wide = malloc(2 * sizeof *wide * (size_t)n);
-        if (!wide)
-            return trn_err_oom();
-        trn_widen(wide + n, bias->data, y->dtype, n);
-    }
-    const float *bf = wide ? wide + n : TRN_DATA(bias, float);
+    float *row = malloc(2 * sizeof *row * (size_t)n);
+    if (!row)
+        return trn_err_oom();
+    trn_widen(row + n, bias->data, y->dtype, n);
     for (int64_t r = 0; r < y->shape.dim[0]; r++) {
-        row = wide ? wide : TRN_DATA_MUT(y, float) + r * n;
-        if (wide)
-            trn_widen(row, TRN_DATA(y, uint16_t) + r * n, y->dtype, n);
-        for (int64_t i = 0; i < n; i++)
-            row[i] += bf[i];
+        uint16_t *h = TRN_DATA_MUT(y, uint16_t) + r * n;
+        trn_widen(row, h, y->dtype, n);
+        add_f32(row, row + n, n);
         trn_act_f32(row, n, act, alpha);
-        if (wide)
-            trn_narrow(TRN_DATA_MUT(y, uint16_t) + r * n, row, y->dtype, n);
+        trn_narrow(h, row, y->dtype, n);
     }
-    free(wide);
+    free(row);
     return TRN_OK;
 }
 

@@ -127,7 +127,7 @@ static void cache_is_bounded(void **s)
 {
     for (int64_t i = 1; i <= 600; i++) {
         trn_conv_geom g = {.n = 1, .ic = 1, .oc = 8, .groups = 1, .in = {1, 1, i}, .ker = {1, 1, 1}, .out = {1, 1, i}, .stride = {1, 1, 1}, .dil = {1, 1, 1}};
-        trn_conv_plan *p = trn_mathlib_conv(TRN_CONV_FWD, &g, 0);
+        trn_conv_plan *p = trn_mathlib_conv(TRN_CONV_FWD, &g);
         if (i == 1 && !p)
             return; /* no library */
         trn_conv_plan_unref(p);

@@ -316,6 +316,155 @@ static void infers_shapes(void **state)
     trn_graph_free(g);
 }
 
+/* ---- arithmetic ------------------------------------------------------------------------------------------------ */
+
+#define DT(key, t) "attr { key: '" key "' value { type: " t " } } "
+#define XS(t, shape) /* x with a known shape */                                                                        \
+    "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: " t " } } attr { key: 'shape' value { shape { " shape " } } } } "
+#define D(n) "dim { size: " n " } "
+#define C_OF(name, t, shape, vals)                                                                                     \
+    "node { name: '" name "' op: 'Const' " DT("dtype", t) "attr { key: 'value' value { tensor { dtype: " t " tensor_shape { " shape " } " vals " } } } } "
+#define I32(name, n, vals) C_OF(name, "DT_INT32", D(n), vals)
+#define NODE(name, op, inputs, attrs) "node { name: '" name "' op: '" op "' " inputs " " attrs "} "
+#define IN(x) "input: '" x "' "
+#define OUT(t) NODE("r", "_Retval", IN("y"), DT("T", t) "attr { key: 'index' value { i: 0 } } ")
+#define F "DT_FLOAT"
+#define FX XS(F, D("2") D("3"))
+#define PERM DT("T", F) DT("Tperm", "DT_INT32")
+#define PAIR(i, j) C_OF("p", "DT_INT32", D("2"), "int_val: " i " int_val: " j)
+
+static const trn_opt_opts arithmetic = {.simplify = true};
+
+static void simplifies(void **state)
+{
+    /* What the result is when all is done: x itself, or a node that must stay. */
+    static const struct {
+        const char *what, *text, *gives;
+    } cases[] = {
+        {"x * 1", FX N_CONST("c", "1") N_OP2("y", "Mul", "x", "c") OUT(F), "x"},
+        {"1 * x", FX N_CONST("c", "1") N_OP2("y", "Mul", "c", "x") OUT(F), "x"},
+        {"x * 2", FX N_CONST("c", "2") N_OP2("y", "Mul", "x", "c") OUT(F), "y"},
+        {"x * ones of its shape", FX C_OF("c", F, D("2") D("3"), "float_val: 1") N_OP2("y", "Mul", "x", "c") OUT(F), "x"},
+        {"x * ones that broadcast", FX C_OF("c", F, D("4") D("2") D("3"), "float_val: 1") N_OP2("y", "Mul", "x", "c") OUT(F), "y"},
+        {"x of no known shape * [1]", X C_OF("c", F, D("1"), "float_val: 1") N_OP2("y", "Mul", "x", "c") OUT(F), "y"},
+        {"x / 1", FX N_CONST("c", "1") N_OP2("y", "RealDiv", "x", "c") OUT(F), "x"},
+        {"1 / x", FX N_CONST("c", "1") N_OP2("y", "RealDiv", "c", "x") OUT(F), "y"},
+        {"x - 0", FX N_CONST("c", "0") N_OP2("y", "Sub", "x", "c") OUT(F), "x"},
+        {"0 - x", FX N_CONST("c", "0") N_OP2("y", "Sub", "c", "x") OUT(F), "y"},
+        {"-0 + 0 is 0", FX N_CONST("c", "0") N_OP2("y", "AddV2", "x", "c") OUT(F), "y"},
+        {"x + -0", FX N_CONST("c", "-0.0") N_OP2("y", "AddV2", "c", "x") OUT(F), "x"},
+        {"integers + 0", XS("DT_INT32", D("2")) C_OF("c", "DT_INT32", "", "int_val: 0") NODE("y", "AddV2", IN("x") IN("c"), DT("T", "DT_INT32")) OUT("DT_INT32"), "x"},
+        {"- - x", FX N_OP1("n", "Neg", "x") N_OP1("y", "Neg", "n") OUT(F), "x"},
+        {"| |x| |", FX N_OP1("n", "Abs", "x") N_OP1("y", "Abs", "n") OUT(F), "n"},
+        {"a sum of one", FX NODE("y", "AddN", IN("x"), DT("T", F) "attr { key: 'N' value { i: 1 } } ") OUT(F), "x"},
+        {"there and back", FX NODE("n", "Cast", IN("x"), DT("SrcT", F) DT("DstT", "DT_DOUBLE")) NODE("y", "Cast", IN("n"), DT("SrcT", "DT_DOUBLE") DT("DstT", F)) OUT(F), "x"},
+        {"there and back with a loss", FX NODE("n", "Cast", IN("x"), DT("SrcT", F) DT("DstT", "DT_INT32")) NODE("y", "Cast", IN("n"), DT("SrcT", "DT_INT32") DT("DstT", F)) OUT(F), "y"},
+        {"to the same type", FX NODE("y", "Cast", IN("x"), DT("SrcT", F) DT("DstT", F)) OUT(F), "x"},
+        {"to the same shape", FX PAIR("2", "3") NODE("y", "Reshape", IN("x") IN("p"), DT("T", F) DT("Tshape", "DT_INT32")) OUT(F), "x"},
+        {"to another shape", FX PAIR("3", "2") NODE("y", "Reshape", IN("x") IN("p"), DT("T", F) DT("Tshape", "DT_INT32")) OUT(F), "y"},
+        {"transposed to itself", FX PAIR("0", "1") NODE("y", "Transpose", IN("x") IN("p"), PERM) OUT(F), "x"},
+        {"transposed", FX PAIR("1", "0") NODE("y", "Transpose", IN("x") IN("p"), PERM) OUT(F), "y"},
+        {"transposed twice", FX PAIR("1", "0") NODE("n", "Transpose", IN("x") IN("p"), PERM) NODE("y", "Transpose", IN("n") IN("p"), PERM) OUT(F), "x"},
+        {"a bad permutation", FX PAIR("1", "1") NODE("y", "Transpose", IN("x") IN("p"), PERM) OUT(F), "y"},
+        {"once", FX PAIR("1", "1") NODE("y", "Tile", IN("x") IN("p"), DT("T", F) DT("Tmultiples", "DT_INT32")) OUT(F), "x"},
+        {"once and twice", FX PAIR("1", "2") NODE("y", "Tile", IN("x") IN("p"), DT("T", F) DT("Tmultiples", "DT_INT32")) OUT(F), "y"},
+        {"all of it", FX PAIR("0", "0") C_OF("q", "DT_INT32", D("2"), "int_val: -1 int_val: 3") NODE("y", "Slice", IN("x") IN("p") IN("q"), DT("T", F) DT("Index", "DT_INT32")) OUT(F), "x"},
+        {"some of it", FX PAIR("0", "1") C_OF("q", "DT_INT32", D("2"), "int_val: -1 int_val: 2") NODE("y", "Slice", IN("x") IN("p") IN("q"), DT("T", F) DT("Index", "DT_INT32")) OUT(F), "y"},
+        {"no axis", XS("DT_INT32", D("2")) C_OF("p", "DT_INT32", D("0"), "") NODE("y", "Sum", IN("x") IN("p"), DT("T", "DT_INT32") DT("Tidx", "DT_INT32")) OUT("DT_INT32"), "x"},
+        {"no axis of floats", FX C_OF("p", "DT_INT32", D("0"), "") NODE("y", "Sum", IN("x") IN("p"), DT("T", F) DT("Tidx", "DT_INT32")) OUT(F), "y"},
+        {"what waits stays", FX "node { name: 'b' op: 'NoOp' } " N_CONST("c", "1") NODE("y", "Mul", IN("x") IN("c") IN("^b"), DT("T", F)) OUT(F), "y"},
+        {"a constant that waits stays", FX "node { name: 'b' op: 'NoOp' } " NODE("c", "Const", IN("^b"), DT("dtype", F) "attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape {} float_val: 1 } } } ") N_OP2("y", "Mul", "x", "c") OUT(F), "y"},
+        {"what is waited for stays", FX N_CONST("c", "1") N_OP2("y", "Mul", "x", "c") "node { name: 'b' op: 'NoOp' input: '^y' } " OUT(F), "y"},
+        {"on another device", FX N_CONST("c", "1") "node { name: 'y' op: 'Mul' input: 'x' input: 'c' device: '/job:ps/task:1' " DT("T", F) "} " OUT(F), "y"},
+    };
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        trn_graph *g = optimised(cases[i].text, &arithmetic);
+        const char *got = input_of(g, node_of(g, "r"), 0)->n.name;
+        if (strcmp(got, cases[i].gives) != 0)
+            fail_msg("%s: %s, not %s", cases[i].what, got, cases[i].gives);
+        trn_graph_free(g);
+        g = optimised(cases[i].text, &(trn_opt_opts){.identity = true}); /* not when told not to */
+        assert_string_equal(input_of(g, node_of(g, "r"), 0)->n.name, "y");
+        trn_graph_free(g);
+    }
+}
+
+static void products_take_transposes(void **state)
+{
+    trn_graph *g = optimised(FX N_PLACEHOLDER("b") PAIR("1", "0") NODE("n", "Transpose", IN("x") IN("p"), PERM) N_OP2("y", "MatMul", "n", "b") OUT(F), &arithmetic);
+    const trn_gnode *y = node_of(g, "y");
+    assert_string_equal(input_of(g, y, 0)->n.name, "x");
+    assert_true(trn_attr_bool(&y->n, "transpose_a"));
+    assert_false(trn_attr_bool(&y->n, "transpose_b"));
+    assert_null(trn_graph_find(g, "n", 1));
+    trn_graph_free(g);
+}
+
+/* ---- fusion ----------------------------------------------------------------------------------------------------- */
+
+#define W_VAR                                                                                                          \
+    NODE("wv", "VarHandleOp", "", DT("dtype", F) "attr { key: 'shape' value { shape { dim { size: 3 } dim { size: 4 } } } } ")                         \
+    NODE("w", "ReadVariableOp", IN("wv"), DT("dtype", F))
+#define B_VAR(n)                                                                                                       \
+    NODE("bv", "VarHandleOp", "", DT("dtype", F) "attr { key: 'shape' value { shape { dim { size: " n " } } } } ") NODE("b", "ReadVariableOp", IN("bv"), DT("dtype", F))
+#define DENSE(add, act) FX W_VAR B_VAR("4") N_OP2("m", "MatMul", "x", "w") N_OP2("s", add, "m", "b") N_OP1("y", act, "s")
+
+static const trn_opt_opts fusing = {.fuse = true};
+
+static void check_fused(const char *what, const char *text, const char *op, const char *ops)
+{
+    trn_graph *g = optimised(text, &fusing);
+    const trn_gnode *y = node_of(g, "y");
+    if (strcmp(y->n.op, op) != 0)
+        fail_msg("%s: %s, not %s", what, y->n.op, op);
+    const trn_attr *f = trn_node_attr(&y->n, "fused_ops");
+    char got[64] = "";
+    for (int i = 0; ops && i < f->n; i++)
+        strcat(strcat(got, i ? "+" : ""), f->list[i].s.p);
+    assert_string_equal(got, ops ? ops : "");
+    trn_graph_free(g);
+}
+
+static void fuses_products(void **state)
+{
+    check_fused("a layer", DENSE("BiasAdd", "Relu") OUT(F), "_FusedMatMul", "BiasAdd+Relu");
+    check_fused("a sum", DENSE("AddV2", "Tanh") OUT(F), "_FusedMatMul", "BiasAdd+Tanh");
+    check_fused("no activation", FX W_VAR B_VAR("4") N_OP2("m", "MatMul", "x", "w") N_OP2("y", "AddV2", "b", "m") OUT(F), "_FusedMatMul", "BiasAdd");
+    check_fused("a sum that broadcasts", FX W_VAR B_VAR("1") N_OP2("m", "MatMul", "x", "w") N_OP2("y", "AddV2", "m", "b") OUT(F), "AddV2", NULL);
+    check_fused("the product is fetched", DENSE("BiasAdd", "Relu") OUT(F) RETVAL("r2", "m", "1"), "Relu", NULL);
+    check_fused("the sum is used twice", DENSE("BiasAdd", "Relu") OUT(F) N_OP1("z", "Neg", "s") RETVAL("r2", "z", "1"), "Relu", NULL);
+    check_fused("somebody waits", DENSE("BiasAdd", "Relu") OUT(F) "node { name: 'z' op: 'NoOp' input: '^m' } ", "Relu", NULL);
+    check_fused("a convolution", FX W_VAR B_VAR("4") NODE("m", "Conv2D", IN("x") IN("w"), DT("T", F) "attr { key: 'strides' value { list { i: 1 i: 1 i: 1 i: 1 } } } "
+                                                          "attr { key: 'padding' value { s: 'SAME' } } ")
+                                     N_OP2("s", "BiasAdd", "m", "b") NODE("y", "LeakyRelu", IN("s"), DT("T", F) "attr { key: 'alpha' value { f: 0.5 } } ") OUT(F),
+                "_FusedConv2D", "BiasAdd+LeakyRelu");
+}
+
+static void fusion_keeps_the_rest(void **state)
+{
+    /* Who asks for the product's shape asks the fused node; what the nodes waited for, it waits for; a sum that is used twice is fused alone. */
+    trn_graph *g = optimised(FX "node { name: 'before' op: 'NoOp' } " W_VAR B_VAR("4") NODE("m", "MatMul", IN("x") IN("w") IN("^before"), DT("T", F))
+                                 N_OP2("s", "BiasAdd", "m", "b") N_OP1("y", "Relu", "s") NODE("h", "Shape", IN("m"), DT("T", F))
+                                     NODE("r2", "_Retval", IN("h"), DT("T", "DT_INT32") "attr { key: 'index' value { i: 1 } } ") OUT(F),
+                             &fusing);
+    const trn_gnode *y = node_of(g, "y");
+    assert_string_equal(y->n.op, "_FusedMatMul");
+    assert_string_equal(input_of(g, y, 0)->n.name, "x");
+    assert_string_equal(input_of(g, y, 1)->n.name, "w");
+    assert_string_equal(input_of(g, y, 2)->n.name, "b");
+    assert_true(has_ctl(y, node_of(g, "before")));
+    assert_ptr_equal(input_of(g, node_of(g, "h"), 0), y);
+    assert_null(trn_graph_find(g, "m", 1));
+    assert_null(trn_graph_find(g, "s", 1));
+    trn_graph_free(g);
+    g = optimised(DENSE("BiasAdd", "Relu") OUT(F) N_OP1("z", "Neg", "s") RETVAL("r2", "z", "1"), &fusing);
+    assert_string_equal(node_of(g, "s")->n.op, "_FusedMatMul");
+    trn_graph_free(g);
+    g = optimised(DENSE("BiasAdd", "Relu") OUT(F), &(trn_opt_opts){.fuse = true, .fuse_task = "/job:worker/replica:0/task:0"}); /* placed elsewhere */
+    assert_string_equal(node_of(g, "y")->n.op, "Relu");
+    trn_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +481,10 @@ int main(void)
         cmocka_unit_test(what_nobody_reads_is_not_computed),
         cmocka_unit_test(does_nothing_when_told_so),
         cmocka_unit_test(infers_shapes),
+        cmocka_unit_test(simplifies),
+        cmocka_unit_test(products_take_transposes),
+        cmocka_unit_test(fuses_products),
+        cmocka_unit_test(fusion_keeps_the_rest),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

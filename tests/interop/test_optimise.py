@@ -1,0 +1,188 @@
+"""What the master rewrites: the same bits with and without, TensorFlow's values, and switched off as TensorFlow's grappler is."""
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+import both
+
+tf1 = tf.compat.v1
+RNG = np.random.RandomState(5)
+OFF = rewriter_config_pb2.RewriterConfig.OFF
+
+
+@pytest.fixture
+def target(fresh):
+    return fresh.target("worker")
+
+
+def config(**off):
+    c = tf1.ConfigProto(operation_timeout_in_ms=60000)
+    for k, v in off.items():
+        setattr(c.graph_options.rewrite_options, k, v)
+    return c
+
+
+def l0():
+    c = config()
+    c.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return c
+
+
+def nodes(target, fetches, feed=None, cfg=None, init=True):
+    """Values, and the names of the nodes that ran."""
+    meta = tf1.RunMetadata()
+    with tf1.Session(target, config=cfg or config()) as s:
+        if init:
+            s.run(tf1.global_variables_initializer())
+        v = s.run(fetches, feed, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=meta)
+    return v, {n.node_name for d in meta.step_stats.dev_stats for n in d.node_stats}
+
+
+def placeholder(x):
+    p = tf1.placeholder(x.dtype, [None] * x.ndim)
+    return p, {p: x}
+
+
+def special(shape):
+    """With the values that careless rules lose."""
+    x = RNG.randn(*shape).astype(np.float32)
+    x.flat[: 5] = [-0.0, 0.0, np.nan, np.inf, -np.inf]
+    return x
+
+
+ACTIVATIONS = {"none": lambda x: x, "relu": tf.nn.relu, "relu6": tf.nn.relu6, "elu": tf.nn.elu, "leaky": lambda x: tf.nn.leaky_relu(x, 0.3),
+               "tanh": tf.tanh, "sigmoid": tf.sigmoid}
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("what", ["matmul", "matmul_tb", "matmul_add", "conv", "conv_add", "conv_valid"])
+def test_fusion(target, what, act):
+    bias = tf1.get_variable("b", [7], initializer=tf1.random_normal_initializer(seed=2), use_resource=True)
+    if what.startswith("matmul"):
+        x, feed = placeholder(RNG.randn(33, 20).astype(np.float32))
+        tb = what == "matmul_tb"
+        w = tf1.get_variable("w", [7, 20] if tb else [20, 7], initializer=tf1.random_normal_initializer(seed=1), use_resource=True)
+        y = tf.matmul(x, w, transpose_b=tb, name="product")
+    else:
+        x, feed = placeholder(RNG.randn(3, 9, 8, 5).astype(np.float32))
+        w = tf1.get_variable("w", [3, 3, 5, 7], initializer=tf1.random_normal_initializer(seed=1), use_resource=True)
+        y = tf.nn.conv2d(x, w, 2 if what == "conv_valid" else 1, "VALID" if what == "conv_valid" else "SAME", name="product")
+    y = tf.add(y, bias, name="sum") if what.endswith("add") else tf.nn.bias_add(y, bias, name="sum")
+    y = ACTIVATIONS[act](y)
+    grads = tf1.gradients(tf.reduce_sum(y * y), [w, bias, x])
+    both.same(target, [y, grads], feed, before=[tf1.global_variables_initializer()], rtol=1e-4, atol=1e-4)
+    fused, ran = nodes(target, [y], feed)
+    assert "product" not in ran and ("sum" in ran) == (act == "none")
+    for off in (config(remapping=OFF), config(disable_meta_optimizer=True), l0()):
+        plain, ran = nodes(target, [y], feed, off)
+        assert {"product", "sum"} <= ran
+        assert plain[0].tobytes() == fused[0].tobytes()
+
+
+def test_fusion_leaves_what_others_use(target):
+    x, feed = placeholder(RNG.randn(6, 5).astype(np.float32))
+    w = tf1.get_variable("w", [5, 4], initializer=tf1.random_normal_initializer(seed=1), use_resource=True)
+    b = tf1.get_variable("b", [4], initializer=tf1.random_normal_initializer(seed=2), use_resource=True)
+    m = tf.matmul(x, w, name="product")
+    s = tf.nn.bias_add(m, b, name="sum")
+    y = tf.nn.relu(s)
+    both.same(target, [m, y], feed, before=[tf1.global_variables_initializer()])
+    both.same(target, [s, y], feed, before=[tf1.global_variables_initializer()])
+    assert "product" in nodes(target, [m, y], feed)[1]
+    assert "sum" in nodes(target, [s, y], feed)[1]
+    with tf.control_dependencies([s]):
+        z = tf.identity(x)
+    assert "sum" in nodes(target, [y, z], feed)[1]
+
+
+def test_fusion_keeps_errors(target):
+    x, feed = placeholder(RNG.randn(6, 5).astype(np.float32))
+    w, fw = placeholder(RNG.randn(4, 3).astype(np.float32))
+    b, fb = placeholder(RNG.randn(3).astype(np.float32))
+    both.same(target, tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)), {**feed, **fw, **fb})
+    fw[w] = RNG.randn(5, 4).astype(np.float32)  # here TensorFlow's fused kernel reads past the bias
+    with tf1.Session(target) as s, pytest.raises(tf.errors.InvalidArgumentError, match="bias"):
+        s.run(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)), {**feed, **fw, **fb})
+
+
+def test_fusion_in_loops_and_branches(target):
+    x, feed = placeholder(RNG.randn(4, 4).astype(np.float32))
+    w = tf1.get_variable("w", [4, 4], initializer=tf1.random_normal_initializer(0, 0.4, seed=1), use_resource=True)
+    b = tf1.get_variable("b", [4], initializer=tf1.random_normal_initializer(seed=2), use_resource=True)
+    layer = lambda h: tf.tanh(tf.nn.bias_add(tf.matmul(h, w), b))
+    looped = tf.while_loop(lambda i, h: i < 5, lambda i, h: (i + 1, layer(h)), (0, x))[1]
+    chosen = tf.cond(tf.reduce_sum(x) > 0, lambda: layer(x), lambda: layer(-x))
+    grads = tf1.gradients(tf.reduce_sum(looped) + tf.reduce_sum(chosen), [w, b, x])
+    both.same(target, [looped, chosen, grads], feed, before=[tf1.global_variables_initializer()], rtol=1e-4)
+
+
+ONE, ZERO = lambda *s: tf.ones(s or []), lambda *s: tf.zeros(s or [])
+
+# name -> (what is computed from a [2,3,4] of special values, is a node named "rule" gone from ours?)
+RULES = {
+    "times one": (lambda x: tf.multiply(x, ONE(), name="rule"), True),
+    "one times": (lambda x: tf.multiply(ONE(), x, name="rule"), True),
+    "times ones": (lambda x: tf.multiply(x, ONE(2, 3, 4), name="rule"), True),
+    "times ones that broadcast": (lambda x: tf.multiply(x, ONE(5, 1, 3, 4), name="rule"), False),
+    "times zero": (lambda x: tf.multiply(tf.clip_by_value(tf.where(tf.math.is_nan(x), ONE(2, 3, 4), x), 1., 9.), ZERO(), name="rule"), False),
+    "by one": (lambda x: tf.divide(x, ONE(), name="rule"), None),
+    "minus zero": (lambda x: tf.subtract(x, ZERO(), name="rule"), True),
+    "plus zero": (lambda x: tf.add(x, ZERO(), name="rule"), False),
+    "plus minus zero": (lambda x: tf.add(x, tf.constant(-0.0), name="rule"), True),
+    "to the first": (lambda x: tf.pow(x, ONE(), name="rule"), True),
+    "integers plus zero": (lambda x: tf.add(tf.cast(tf.clip_by_value(x, -9, 9), tf.int32), 0, name="rule"), True),
+    "minus minus": (lambda x: tf.negative(tf.negative(x), name="rule"), True),
+    "not not": (lambda x: tf.logical_not(tf.logical_not(x > 0), name="rule"), True),
+    "relu relu": (lambda x: tf.nn.relu(tf.nn.relu(x), name="rule"), True),
+    "abs abs": (lambda x: tf.abs(tf.abs(x), name="rule"), True),
+    "floor floor": (lambda x: tf.floor(tf.floor(x), name="rule"), True),
+    "wide and back": (lambda x: tf.cast(tf.cast(x, tf.float64), tf.float32, name="rule"), True),
+    "narrow and back": (lambda x: tf.cast(tf.cast(x, tf.float16), tf.float32, name="rule"), False),
+    "same shape": (lambda x: tf.reshape(x, [2, 3, 4], name="rule"), True),
+    "other shape": (lambda x: tf.reshape(tf.reshape(x, [6, 4]), [4, 6], name="rule"), False),
+    "transposed twice": (lambda x: tf.transpose(tf.transpose(x, [2, 0, 1]), [1, 2, 0], name="rule"), True),
+    "transposed otherwise": (lambda x: tf.transpose(tf.transpose(x, [2, 0, 1]), [2, 0, 1], name="rule"), False),
+    "not transposed": (lambda x: tf.transpose(x, [0, 1, 2], name="rule"), True),
+    "once": (lambda x: tf.tile(x, [1, 1, 1], name="rule"), True),
+    "twice": (lambda x: tf.tile(x, [1, 2, 1], name="rule"), False),
+    "no padding": (lambda x: tf.pad(x, [[0, 0]] * 3, name="rule"), True),
+    "all of it": (lambda x: tf.slice(x, [0, 0, 0], [2, -1, 4], name="rule"), True),
+    "part of it": (lambda x: tf.slice(x, [0, 1, 0], [2, -1, 4], name="rule"), False),
+    "same width": (lambda x: tf.broadcast_to(x, [2, 3, 4], name="rule"), True),
+    "one term": (lambda x: tf.raw_ops.AddN(inputs=[x], name="rule"), True),
+    "over nothing": (lambda x: tf.reduce_sum(tf.cast(x > 0, tf.int32), [], name="rule"), True),
+    "over one": (lambda x: tf.reduce_max(tf.reshape(tf.cast(x > 0, tf.int32), [1, 24]), 0, keepdims=True, name="rule"), True),
+    "floats over one": (lambda x: tf.reduce_sum(tf.reshape(x, [1, 24]), 0, keepdims=True, name="rule"), False),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_arithmetic(target, rule):
+    make, gone = RULES[rule]
+    flat = tf1.placeholder(tf.float32, [24])
+    y = make(tf.reshape(flat, [2, 3, 4]))
+    feed = {flat: special((24,))}
+    y = tf.identity(tf.stack([y, y]), name="end")  # not the rule's own node is fetched
+    both.same(target, y, feed)
+    on, ran = nodes(target, y, feed, init=False)
+    if gone is not None:
+        assert ("rule" not in ran) == gone
+    for off in (config(arithmetic_optimization=OFF), config(disable_meta_optimizer=True)):
+        plain, ran = nodes(target, y, feed, off, init=False)
+        assert gone is None or "rule" in ran
+        assert plain.tobytes() == on.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (2, 6, 4)], ids=["matrix", "batch"])
+def test_transposes_go_into_products(target, shape):
+    p = tf1.placeholder(tf.float32, [48 if len(shape) == 3 else 24])
+    x, feed = tf.reshape(p, shape), {p: RNG.randn(int(np.prod(shape))).astype(np.float32)}
+    perm = [1, 0] if len(shape) == 2 else [0, 2, 1]
+    y = tf.identity(tf.matmul(tf.transpose(x, perm, name="turn"), x)), tf.identity(tf.matmul(x, tf.transpose(x, perm, name="turn2")))
+    both.same(target, y, feed)
+    on, ran = nodes(target, y, feed, init=False)
+    assert not {"turn", "turn2"} & ran
+    plain, ran = nodes(target, y, feed, config(arithmetic_optimization=OFF), init=False)
+    assert "turn" in ran  # the other one is the same
+    both.close(on, plain, 1e-6, 1e-6)

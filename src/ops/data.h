@@ -40,6 +40,13 @@ trn_err trn_data_stack(trn_tensor **out, trn_elem *const *e, int64_t n, int comp
 trn_err trn_data_batch(trn_elem **out, trn_elem *const *e, int64_t n) TRN_MUST_USE;
 /* BatchDataset on another dataset. */
 trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remainder) TRN_MUST_USE;
+/* An iterator over `d` that keeps up to n elements ready, and is told to begin before it is first pulled. */
+trn_err trn_data_ahead_of(trn_it **out, trn_ds *d, int64_t n, trn_itroot *root) TRN_MUST_USE;
+void trn_data_begin(trn_it *it);
+/* A predicate's result; what: "… must return a scalar bool". */
+trn_err trn_data_predicate(bool *out, const trn_elem *e, const char *what) TRN_MUST_USE;
+/* Size and drop_remainder of a batch, checked. */
+trn_err trn_data_batch_args(int64_t *n, bool *drop, const trn_kctx *k) TRN_MUST_USE;
 /* Slice i of the first dim. */
 trn_err trn_data_slice(trn_tensor **out, const trn_tensor *t, int64_t i) TRN_MUST_USE;
 

@@ -1,4 +1,5 @@
-/* Datasets that work ahead of who asks: Prefetch keeps elements ready, ParallelMap calls its function on several at once. Both keep the order.
+/* Datasets that work ahead of who asks: Prefetch keeps elements ready, ParallelMap and ParallelFilter call their functions on several at once, ParallelBatch stacks several
+ * batches at once. All keep the order.
  *
  * Each has an activity of its own that pulls on the input (the feeder) as long as there is room in the buffer, and stops when there is none;
  * who takes an element starts it again. Who finds nothing parks. Letting go of the iterator fires its own cancellation, which ends the feeder and
@@ -15,14 +16,19 @@ typedef struct ahead {
     trn_ds d;
     int64_t n;     /* buffer size, or calls at once */
     bool preserve; /* ParallelMap */
+    bool filter;   /* the function says whether an element stays */
+    int64_t batch; /* elements in a batch; 0: no batches */
+    bool drop;     /* the last batch, when it is not full */
 } ahead;
 
 typedef struct ahead_it ahead_it;
 
 typedef struct slot {
     ahead_it *it;
-    bool done, end;
+    bool done, end, skip;
     trn_elem *e; /* argument, then result */
+    trn_elem **part; /* of a batch that is being made */
+    int64_t n_part;
     trn_err err;
 } slot;
 
@@ -33,6 +39,8 @@ struct ahead_it {
     trn_waitlist waiters; /* at most one: iterators are pulled by one at a time */
     int cap, head, n;
     slot *s;     /* a ring */
+    trn_elem **part; /* the feeder's: what the next batch has so far */
+    int64_t n_part, cap_part;
     bool feeding, over, dropped;
 };
 
@@ -66,6 +74,9 @@ static void ahead_stop(trn_it *it_)
         trn_err_free(s->err);
     }
     free(it->s);
+    for (int64_t i = 0; i < it->n_part; i++)
+        trn_elem_free(it->part[i]);
+    free(it->part);
     if (it->own) {
         trn_cancel_unref(it->own);
         trn_mutex_fini(&it->mu);
@@ -81,6 +92,20 @@ static void wake(ahead_it *it, trn_waitlist *ready)
         trn_wait_ready(ready, it->waiters.first, TRN_OK);
 }
 
+static void slot_done(slot *s, trn_err err, trn_elem *e, bool end)
+{
+    ahead_it *it = s->it;
+    trn_waitlist ready = {0};
+    trn_lock(&it->mu);
+    s->e = e;
+    s->err = err;
+    s->end = end;
+    s->done = true;
+    wake(it, &ready);
+    trn_unlock(&it->mu);
+    trn_wait_end_all(&ready);
+}
+
 static void call_done(void *arg, trn_err err, trn_tensor **rets, int n)
 {
     slot *s = arg;
@@ -92,18 +117,30 @@ static void call_done(void *arg, trn_err err, trn_tensor **rets, int n)
         err = e;
         end = !e;
     }
-    trn_elem *e = err || end ? NULL : trn_elem_of(rets, n), *args;
-    trn_waitlist ready = {0};
-    trn_lock(&it->mu);
-    args = s->e;
-    s->e = e;
-    s->err = err;
-    s->end = end;
-    s->done = true;
-    wake(it, &ready);
-    trn_unlock(&it->mu);
+    trn_elem *e = err || end ? NULL : trn_elem_of(rets, n), *args = s->e; /* nobody else looks at a slot that is not done */
+    if (e && ((ahead *)it->it.d)->filter) {
+        bool yes = false;
+        err = trn_data_predicate(&yes, e, "Filter predicate `f`");
+        trn_elem_free(e);
+        e = yes ? args : NULL;
+        args = yes ? NULL : args;
+        s->skip = !yes && !err;
+    }
+    slot_done(s, err, e, end);
     trn_elem_free(args);
-    trn_wait_end_all(&ready);
+    trn_it_unref(&it->it);
+}
+
+static void stack_slot(void *arg)
+{
+    slot *s = arg;
+    ahead_it *it = s->it;
+    trn_elem *e = NULL;
+    trn_err err = trn_data_batch(&e, s->part, s->n_part);
+    for (int64_t i = 0; i < s->n_part; i++)
+        trn_elem_free(s->part[i]);
+    free(s->part);
+    slot_done(s, err, e, false);
     trn_it_unref(&it->it);
 }
 
@@ -122,28 +159,54 @@ static void call_slot(void *arg)
 
 /* ---- the feeder ------------------------------------------------------------------------------------------------------ */
 
+/* Adds to the next batch; true when the feeder has something for a slot: a batch, an error, the end. */
+static bool gathered(ahead_it *it, trn_err err, trn_elem *e)
+{
+    const ahead *d = (ahead *)it->it.d;
+    if (e) {
+        TRN_PUSH(it->part, it->n_part, it->cap_part, e);
+        return it->n_part == d->batch;
+    }
+    if (err || d->drop) { /* as with a batch that is made when it is asked for: what came before the error is lost */
+        for (int64_t i = 0; i < it->n_part; i++)
+            trn_elem_free(it->part[i]);
+        it->n_part = 0;
+    }
+    return true;
+}
+
 static bool fed(void *arg, trn_err err, trn_elem *e)
 {
     ahead_it *it = arg;
-    bool call = e && it->it.f;
+    const ahead *d = (ahead *)it->it.d;
+    if (d->batch && !gathered(it, err, e))
+        return true;
+    bool call = e && it->it.f, stack = d->batch && it->n_part > 0;
     slot *s = NULL;
     trn_waitlist ready = {0};
     trn_lock(&it->mu);
-    if (err || e) {
-        s = &it->s[(it->head + it->n++) % it->cap];
-        *s = (slot){.it = it, .e = e, .err = err, .done = !call};
-    } else {
+    if (!err && !e)
         it->over = true;
+    if (err || e || stack) {
+        s = &it->s[(it->head + it->n++) % it->cap];
+        *s = (slot){.it = it, .e = stack ? NULL : e, .err = err, .done = !call && !stack};
+    }
+    if (stack) {
+        s->part = it->part;
+        s->n_part = it->n_part;
+        it->part = NULL;
+        it->n_part = it->cap_part = 0;
     }
     bool again = !it->over && !it->dropped && it->n < it->cap;
     it->feeding = again;
     wake(it, &ready);
     trn_unlock(&it->mu);
     trn_wait_end_all(&ready);
-    if (call) {
+    if (call || stack) {
+        void (*work)(void *) = stack ? stack_slot : call_slot;
         trn_it_ref(&it->it);
-        if (!trn_host_submit(&it->it.root->host, TRN_ON_POOL, call_slot, s))
-            call_slot(s);
+        if (!trn_host_submit(&it->it.root->host, TRN_ON_POOL, work, s))
+            work(s);
     }
     if (!again)
         trn_it_unref(&it->it);
@@ -182,6 +245,8 @@ static trn_ds_do ahead_next(trn_it *it_, trn_act *a, trn_ds_why why)
                 start_feeder(it);
             if (s.err)
                 return trn_act_fail(a, s.err);
+            if (s.skip)
+                continue;
             return s.end ? TRN_DS_END : trn_act_give(a, s.e);
         }
         if (it->n == 0 && it->over) {
@@ -197,9 +262,40 @@ static trn_ds_do ahead_next(trn_it *it_, trn_act *a, trn_ds_why why)
 
 static const trn_ds_op prefetch_op = {"PrefetchDataset", sizeof(ahead_it), NULL, ahead_start, ahead_next, ahead_drop, ahead_stop, trn_data_count_same};
 
+trn_err trn_data_ahead_of(trn_it **out, trn_ds *d, int64_t n, trn_itroot *root)
+{
+    ahead *p;
+    TRN_TRY(trn_ds_new(&p, &prefetch_op, sizeof *p, &d, 1));
+    p->n = n;
+    trn_err err = trn_it_new(out, &p->d, root);
+    trn_ds_unref(&p->d);
+    return err;
+}
+
+void trn_data_begin(trn_it *it_)
+{
+    ahead_it *it = (ahead_it *)it_;
+    trn_lock(&it->mu);
+    bool start = want_feeder(it);
+    trn_unlock(&it->mu);
+    if (start)
+        start_feeder(it);
+}
+
 static int64_t pmap_count(const trn_ds *d) { return ((const ahead *)d)->preserve ? trn_ds_count(d->in[0]) : TRN_DS_UNKNOWN; }
 
 static const trn_ds_op pmap_op = {"ParallelMapDataset", sizeof(ahead_it), NULL, ahead_start, ahead_next, ahead_drop, ahead_stop, pmap_count};
+
+static const trn_ds_op pfilter_op = {"ParallelFilterDataset", sizeof(ahead_it), NULL, ahead_start, ahead_next, ahead_drop, ahead_stop};
+
+static int64_t pbatch_count(const trn_ds *d_)
+{
+    const ahead *d = (const ahead *)d_;
+    int64_t n = trn_ds_count(d_->in[0]);
+    return n < 0 ? n : n / d->batch + (!d->drop && n % d->batch != 0);
+}
+
+static const trn_ds_op pbatch_op = {"ParallelBatchDataset", sizeof(ahead_it), NULL, ahead_start, ahead_next, ahead_drop, ahead_stop, pbatch_count};
 
 /* ---- ops ---------------------------------------------------------------------------------------------------------------- */
 
@@ -249,6 +345,34 @@ static trn_err parallel_map_dataset(trn_kctx *k)
     return trn_data_out(k, d, TRN_OK);
 }
 
+static trn_err parallel_filter_dataset(trn_kctx *k)
+{
+    ahead *d;
+    TRN_TRY(trn_data_on(&d, k, &pfilter_op, sizeof *d));
+    d->filter = true;
+    trn_err err = trn_data_func(&d->d, k, "predicate", "other_arguments");
+    if (!err)
+        err = parallel_calls(&d->n, k);
+    return trn_data_out(k, d, err);
+}
+
+static trn_err parallel_batch_dataset(trn_kctx *k)
+{
+    ahead *d;
+    trn_ds *b;
+    TRN_TRY(trn_data_on(&d, k, &pbatch_op, sizeof *d));
+    trn_err err = trn_data_batch_args(&d->batch, &d->drop, k);
+    if (!err)
+        err = parallel_calls(&d->n, k);
+    if (!err)
+        err = trn_data_batch_on(&b, d->d.in[0], d->batch, d->drop);
+    if (!err) {
+        trn_ds_elem_is(&d->d, b->n, b->types, b->shapes);
+        trn_ds_unref(b);
+    }
+    return trn_data_out(k, d, err);
+}
+
 static trn_err map_and_batch_dataset(trn_kctx *k)
 {
     int64_t n;
@@ -279,6 +403,14 @@ const trn_op trn_ops_data_ahead[] = {
      "input_dataset:var, other_arguments:Targuments, num_parallel_calls:i64 -> handle:var; " F_ARGS DS_OUT
      ", use_inter_op_parallelism:bool=true, deterministic:string=\"default\", preserve_cardinality:bool=false" DS_META,
      trn_sh_dataset, parallel_map_dataset, DS_FLAGS},
+    {"ParallelFilterDataset",
+     "input_dataset:var, other_arguments:Targuments, num_parallel_calls:i64 -> handle:var; predicate:func, deterministic:string=\"default\", "
+     "Targuments:list(type)>=0, " DS_OUT DS_META,
+     trn_sh_dataset, parallel_filter_dataset, DS_FLAGS},
+    {"ParallelBatchDataset",
+     "input_dataset:var, batch_size:i64, num_parallel_calls:i64, drop_remainder:bool -> handle:var; parallel_copy:bool=false, " DS_OUT
+     ", deterministic:string=\"default\"" DS_META,
+     trn_sh_dataset, parallel_batch_dataset, DS_FLAGS},
     {"MapAndBatchDataset",
      "input_dataset:var, other_arguments:Targuments, batch_size:i64, num_parallel_calls:i64, drop_remainder:bool -> handle:var; " F_ARGS DS_OUT
      ", preserve_cardinality:bool=false" DS_META,

@@ -162,13 +162,15 @@ trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remaind
     return TRN_OK;
 }
 
-static trn_err batch_args(batch *b, trn_kctx *k)
+trn_err trn_data_batch_args(int64_t *n, bool *drop, const trn_kctx *k)
 {
-    TRN_TRY(trn_data_i64(&b->n, k, trn_in_arg(k, "batch_size", NULL), "batch_size"));
-    TRN_CHECK_ARG(b->n > 0, "Batch size must be greater than zero.");
+    TRN_TRY(trn_data_i64(n, k, trn_in_arg(k, "batch_size", NULL), "batch_size"));
+    TRN_CHECK_ARG(*n > 0, "Batch size must be greater than zero.");
     int has, i = trn_in_arg(k, "drop_remainder", &has);
-    return has ? trn_data_bool(&b->drop_remainder, k, i, "drop_remainder") : TRN_OK;
+    return has ? trn_data_bool(drop, k, i, "drop_remainder") : TRN_OK;
 }
+
+static trn_err batch_args(batch *b, trn_kctx *k) { return trn_data_batch_args(&b->n, &b->drop_remainder, k); }
 
 static trn_err batch_dataset(trn_kctx *k)
 {
@@ -513,10 +515,6 @@ const trn_op trn_ops_data_batch[] = {
     {"BatchDataset", "input_dataset:var, batch_size:i64 -> handle:var; " DS_OUT DS_META, trn_sh_dataset, batch_dataset, DS_FLAGS},
     {"BatchDatasetV2", "input_dataset:var, batch_size:i64, drop_remainder:bool -> handle:var; parallel_copy:bool=false, " DS_OUT DS_META, trn_sh_dataset,
      batch_dataset, DS_FLAGS},
-    {"ParallelBatchDataset",
-     "input_dataset:var, batch_size:i64, num_parallel_calls:i64, drop_remainder:bool -> handle:var; parallel_copy:bool=false, " DS_OUT
-     ", deterministic:string=\"default\"" DS_META,
-     trn_sh_dataset, batch_dataset, DS_FLAGS},
     {"PaddedBatchDataset",
      "input_dataset:var, batch_size:i64, padded_shapes:N*i64, padding_values:Toutput_types -> handle:var; Toutput_types:list(type)>=1, "
      "output_shapes:list(shape)>=1, N:int>=1" DS_META,

@@ -8,6 +8,7 @@ typedef struct mapped {
     trn_ds d;
     bool preserve;     /* an OUT_OF_RANGE of the function is an error, not the end */
     int64_t cycle, block;
+    int64_t calls, buffer; /* parallel: slots that are opened ahead, elements each keeps ready */
     trn_elem *state;   /* Scan: the first one */
 } mapped;
 
@@ -81,9 +82,9 @@ static trn_err map_dataset(trn_kctx *k)
 
 /* ---- Filter, TakeWhile -------------------------------------------------------------------------------------------- */
 
-static trn_err predicate(bool *out, const trn_elem *e, const char *what)
+trn_err trn_data_predicate(bool *out, const trn_elem *e, const char *what)
 {
-    if (e->n != 1 || e->t[0]->dtype != TRN_BOOL || e->t[0]->count != 1)
+    if (e->n != 1 || !e->t[0] || e->t[0]->dtype != TRN_BOOL || e->t[0]->count != 1)
         return TRN_BAD("%s must return a scalar bool.", what);
     *out = TRN_DATA(e->t[0], bool)[0];
     return TRN_OK;
@@ -100,7 +101,7 @@ static trn_ds_do choose(mapped_it *it, trn_act *a, trn_ds_why why, bool while_tr
         it->kept = trn_elem_copy(a->elem);
         return TRN_DS_CALL;
     case TRN_DS_CALLED:
-        err = predicate(&yes, a->elem, while_true ? "TakeWhile's predicate" : "Filter predicate `f`");
+        err = trn_data_predicate(&yes, a->elem, while_true ? "TakeWhile's predicate" : "Filter predicate `f`");
         if (err)
             return trn_act_fail(a, err);
         trn_elem *e = it->kept;
@@ -209,6 +210,8 @@ typedef struct cycle_it {
     trn_it **slot;
     bool over;   /* of the input */
     bool inner;  /* what was pulled last: the slot's iterator, else the input */
+    int64_t opening;
+    trn_err *bad; /* parallel: what opening a slot failed with, kept for its turn */
 } cycle_it;
 
 static trn_err cycle_start(trn_it *it_)
@@ -216,15 +219,19 @@ static trn_err cycle_start(trn_it *it_)
     cycle_it *it = (cycle_it *)it_;
     it->n = ((mapped *)it_->d)->cycle;
     it->slot = trn_xalloc((size_t)it->n * sizeof *it->slot);
+    it->bad = trn_xalloc((size_t)it->n * sizeof *it->bad);
     return trn_it_start_in(it_);
 }
 
 static void cycle_stop(trn_it *it_)
 {
     cycle_it *it = (cycle_it *)it_;
-    for (int64_t i = 0; it->slot && i < it->n; i++)
+    for (int64_t i = 0; it->slot && i < it->n; i++) {
         trn_it_drop(it->slot[i]);
+        trn_err_free(it->bad[i]);
+    }
     free(it->slot);
+    free(it->bad);
 }
 
 static void advance(cycle_it *it)
@@ -233,8 +240,8 @@ static void advance(cycle_it *it)
     it->at = (it->at + 1) % it->n;
 }
 
-/* The function's result is a dataset: walk it in this slot. */
-static trn_err open_slot(cycle_it *it, const trn_elem *e)
+/* The function's result is a dataset: walk it in slot `at`. */
+static trn_err open_slot(cycle_it *it, int64_t at, const trn_elem *e)
 {
     if (e->n != 1 || !e->t[0] || e->t[0]->dtype != TRN_VARIANT)
         return TRN_BAD("The function must return a single scalar of dtype DT_VARIANT.");
@@ -243,7 +250,8 @@ static trn_err open_slot(cycle_it *it, const trn_elem *e)
     const trn_ds *own = it->it.d;
     if (d->n != own->n)
         return TRN_BAD("the function's dataset has %d components, %d are expected", d->n, own->n);
-    TRN_TRY(trn_it_new(&it->slot[it->at], d, it->it.root));
+    int64_t ahead = ((const mapped *)own)->buffer;
+    TRN_TRY(ahead ? trn_data_ahead_of(&it->slot[at], d, ahead, it->it.root) : trn_it_new(&it->slot[at], d, it->it.root));
     it->open++;
     return TRN_OK;
 }
@@ -261,7 +269,7 @@ static trn_ds_do cycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
             advance(it);
         return TRN_DS_GIVE;
     case TRN_DS_CALLED:
-        if ((err = open_slot(it, a->elem)))
+        if ((err = open_slot(it, it->at, a->elem)))
             return trn_act_fail(a, err);
         break;
     case TRN_DS_ENDED:
@@ -291,6 +299,83 @@ static trn_ds_do cycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
     return TRN_DS_END;
 }
 
+/* The next slot that may be opened: those whose turn comes soon. Inputs go to slots in the order of the turns, as when each is opened at its own. */
+static bool to_open(cycle_it *it)
+{
+    if (it->over || it->open == it->n)
+        return false;
+    int64_t calls = ((mapped *)it->it.d)->calls;
+    for (int64_t j = 0; j < calls; j++) {
+        int64_t at = (it->at + j) % it->n;
+        if (!it->slot[at] && !it->bad[at]) {
+            it->opening = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Interleave whose datasets work ahead at the same time; the order is that of the other one. */
+static trn_ds_do pcycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
+{
+    cycle_it *it = (cycle_it *)it_;
+    trn_err err;
+    switch (why) {
+    case TRN_DS_GOT:
+        if (!it->inner)
+            return TRN_DS_CALL;
+        if (++it->in_block == ((mapped *)it_->d)->block)
+            advance(it);
+        return TRN_DS_GIVE;
+    case TRN_DS_CALLED:
+        if ((err = open_slot(it, it->opening, a->elem))) {
+            it->bad[it->opening] = err;
+            it->open++;
+        } else {
+            trn_data_begin(it->slot[it->opening]);
+        }
+        break;
+    case TRN_DS_ERROR:
+        if (it->inner)
+            return TRN_DS_FAIL;
+        it->bad[it->opening] = a->err; /* of the input or the function */
+        a->err = TRN_OK;
+        it->open++;
+        break;
+    case TRN_DS_ENDED:
+        if (it->inner) {
+            trn_it_drop(it->slot[it->at]);
+            it->slot[it->at] = NULL;
+            it->open--;
+            advance(it);
+        } else {
+            it->over = true;
+        }
+        break;
+    default:
+        break;
+    }
+    for (;;) {
+        if (to_open(it)) {
+            it->inner = false;
+            return trn_act_pull_on(a, it_->in);
+        }
+        if (it->slot[it->at]) {
+            it->inner = true;
+            return trn_act_pull_on(a, it->slot[it->at]);
+        }
+        if ((err = it->bad[it->at])) {
+            it->bad[it->at] = TRN_OK;
+            it->open--;
+            advance(it);
+            return trn_act_fail(a, err);
+        }
+        if (it->over && it->open == 0)
+            return TRN_DS_END;
+        advance(it);
+    }
+}
+
 static int64_t infinite_or_unknown(const trn_ds *d)
 {
     return trn_ds_count(d->in[0]) == TRN_DS_INFINITE ? TRN_DS_INFINITE : TRN_DS_UNKNOWN;
@@ -301,19 +386,26 @@ static int64_t cycle_count(const trn_ds *d) { return ((const mapped *)d)->preser
 static const trn_ds_op cycle_op = {"InterleaveDataset", sizeof(cycle_it), mapped_free, cycle_start, cycle_next, .stop = cycle_stop,
                                    .count = cycle_count};
 
-#define MAX_CYCLE (1 << 20)
+static const trn_ds_op pcycle_op = {"ParallelInterleaveDataset", sizeof(cycle_it), mapped_free, cycle_start, pcycle_next, .stop = cycle_stop,
+                                    .count = cycle_count, .catches = true};
 
-static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block, bool parallel)
+#define MAX_CYCLE (1 << 20)
+#define MAX_READY 256 /* elements that one dataset of a cycle keeps ready */
+
+/* calls: 0, one dataset at a time. preserve: TensorFlow's newer parallel ones say that they are infinite when the input is, the others say nothing */
+static trn_err cycle_dataset(trn_kctx *k, int64_t cycle, int64_t block, int64_t calls, int64_t buffer, bool preserve)
 {
     mapped *m;
-    TRN_TRY(mapped_on(&m, k, &cycle_op, "f"));
-    m->preserve = parallel; /* TensorFlow's parallel one says that it is infinite when its input is, the other says nothing */
+    TRN_TRY(mapped_on(&m, k, calls ? &pcycle_op : &cycle_op, "f"));
+    m->preserve = preserve;
     m->cycle = cycle;
     m->block = block;
+    m->calls = TRN_MIN(calls, cycle);
+    m->buffer = calls ? TRN_MIN(buffer, MAX_READY) : 0;
     return trn_data_out(k, m, TRN_OK);
 }
 
-static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX, false); }
+static trn_err flat_map_dataset(trn_kctx *k) { return cycle_dataset(k, 1, INT64_MAX, 0, 0, false); }
 
 /* Cores that this process may run on, as TensorFlow counts them. */
 static int64_t cores(void)
@@ -340,10 +432,23 @@ static trn_err interleave_dataset(trn_kctx *k)
         TRN_CHECK_ARG(calls > 0 || calls == -1, "num_parallel_calls must be greater than zero.");
         TRN_CHECK_ARG(calls <= cycle || cycle == -1, "num_parallel_calls (%lld) must be at most cycle_length (%lld)", (long long)calls, (long long)cycle);
     }
-    if (cycle == -1)
+    int ahead;
+    int64_t buffer = -1, inputs = -1;
+    at = trn_in_arg(k, "buffer_output_elements", &ahead);
+    if (ahead) {
+        TRN_TRY(trn_data_i64(&buffer, k, at, "buffer_output_elements"));
+        TRN_TRY(trn_data_i64(&inputs, k, at + 1, "prefetch_input_elements"));
+        TRN_CHECK_ARG(buffer > 0 || (buffer == -1 && parallel), "`buffer_output_elements` must be > 0 but is %lld", (long long)buffer);
+        TRN_CHECK_ARG(inputs >= 0 || (inputs == -1 && parallel), "`prefetch_input_elements` must be >= 0 but is %lld", (long long)inputs);
+    }
+    if (cycle == -1 && (parallel || !ahead))
         cycle = auto_cycle(parallel, calls);
     TRN_CHECK_ARG(cycle > 0 && cycle <= MAX_CYCLE, "`cycle_length` must be > 0");
-    return cycle_dataset(k, cycle, block, parallel);
+    if (calls == -1)
+        calls = parallel || ahead ? cycle : 0;
+    if (buffer == -1)
+        buffer = block < MAX_READY ? 2 * block + 1 : MAX_READY;
+    return cycle_dataset(k, cycle, block, calls, buffer, parallel);
 }
 
 /* ---- GroupByWindow ------------------------------------------------------------------------------------------------- */
@@ -597,9 +702,6 @@ const trn_op trn_ops_data_func[] = {
      ", use_inter_op_parallelism:bool=true, preserve_cardinality:bool=false" DS_META,
      trn_sh_dataset, map_dataset, DS_FLAGS},
     {"FilterDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT DS_META, trn_sh_dataset, filter_dataset, DS_FLAGS},
-    {"ParallelFilterDataset",
-     "input_dataset:var, other_arguments:Targuments, num_parallel_calls:i64 -> handle:var; predicate:func, " DET "Targuments:list(type)>=0, " DS_OUT DS_META,
-     trn_sh_dataset, filter_dataset, DS_FLAGS},
     {"ExperimentalTakeWhileDataset", "input_dataset:var, other_arguments:Targuments -> handle:var; " P_ARGS DS_OUT, trn_sh_dataset, take_while_dataset,
      DS_FLAGS},
     {"ExperimentalScanDataset",

@@ -49,6 +49,11 @@ def attr_kind(t):
     return {"string": "s", "int": "i", "float": "f", "bool": "b", "type": "t", "shape": "h"}[t]
 
 
+def type_name(t):
+    n = tf.as_dtype(t).name
+    return {"float16": "half", "float32": "float", "float64": "double"}.get(n, n)
+
+
 def tf_dtype(x):
     return tf.string if x.dtype == object or x.dtype.kind in "SU" else tf.as_dtype(x.dtype)
 
@@ -288,12 +293,13 @@ def run(quick=False, only=None, seed=1, runop=None, verbose=False, limit=40):
     rng = np.random.RandomState(seed)
     # One thread; and several, among which even the smallest tensors are divided.
     sides = [(Ours(runop or find_runop(), threads), threads) for threads in (0, 3)]
-    bad, n, ops = [], 0, {}
+    bad, n, ops, types = [], 0, {}, set()
     for case in all_cases(rng, quick):
         if only and not re.search(only, case.op):
             continue
         n += 1
         ops[case.op] = ops.get(case.op, 0) + 1
+        types |= {(case.op, a, type_name(v)) for a, kind, v in complete(case)[0] if kind == "type"}
         if verbose:
             print(case, flush=True)
         theirs = run_tf(case) if case.code is None else None
@@ -314,6 +320,9 @@ def run(quick=False, only=None, seed=1, runop=None, verbose=False, limit=40):
     if os.environ.get("TRAINERA_OPS_PARITY"):  # for tools/ops-doc
         with open(os.environ["TRAINERA_OPS_PARITY"], "a") as f:
             f.write("".join(op + "\n" for op in ops))
+    if os.environ.get("TRAINERA_TYPES_PARITY"):  # for tools/check-dtypes
+        with open(os.environ["TRAINERA_TYPES_PARITY"], "w") as f:
+            f.writelines("%s %s %s\n" % t for t in sorted(types))
     return n, bad, ops
 
 

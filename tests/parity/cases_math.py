@@ -77,7 +77,7 @@ def cases_unary(rng, quick):
                 tol = 1e-11
             if t in (np.float16, BF16) and op in ("Selu", "Softplus", "Sigmoid", "Tanh", "Elu", "Softsign", "Expm1", "Log1p", "Asinh", "Sinh", "Cosh", "Rsqrt"):
                 tol = 8e-3 if t is np.float16 else 3e-2  # TensorFlow rounds in between
-            atol = None
+            atol = 2e-6 if op == "Digamma" and t is np.float32 else None  # it has a zero: nothing is exact beside it
             if op in ("Elu", "Selu") and is_float(t):  # TensorFlow takes exp(x) - 1, which cancels near 0
                 atol = {np.float32: 4e-7, np.float64: 1e-15, np.float16: 4e-3, BF16: 3e-2}[t]
             for shape in (SHAPES if not quick else [(), (3, 4), (0,), (37,)]):

@@ -1,4 +1,4 @@
-/* Connectionist temporal classification (loss with gradient, greedy decoding) and the edit distance that judges it. */
+/* Connectionist temporal classification (loss with gradient, greedy decoding and by beam) and the edit distance that judges it. */
 #include "ops/sparse.h"
 
 #include <math.h>
@@ -23,18 +23,19 @@ static double log_add(double a, double b)
     return lo == -INFINITY ? hi : hi + log1p(exp(lo - hi));
 }
 
-static trn_err check_inputs(const trn_tensor *x, const trn_tensor *len, trn_code too_long)
+/* `code` is what lengths that do not fit give: the loss and the decoders differ. */
+static trn_err check_inputs(const trn_tensor *x, const trn_tensor *len, trn_code code)
 {
     TRN_CHECK_ARG(x->shape.rank == 3, "inputs is not a 3-Tensor");
     TRN_CHECK_ARG(trn_is_vector(len), "sequence_length is not a vector");
     TRN_CHECK_ARG(x->shape.dim[0] != 0, "Max time or first dimension of input cannot be 0.");
-    TRN_CHECK_ARG(x->shape.dim[1] == len->count,
-                  "len(sequence_length) != batch_size.  len(sequence_length):  %lld batch_size: %lld",
-                  (long long)len->count, (long long)x->shape.dim[1]);
+    if (x->shape.dim[1] != len->count)
+        return trn_errorf(code, "len(sequence_length) != batch_size.  len(sequence_length):  %lld batch_size: %lld",
+                          (long long)len->count, (long long)x->shape.dim[1]);
     TRN_CHECK_ARG(x->shape.dim[2] < INT32_MAX && x->shape.dim[0] < INT32_MAX, "inputs are too large");
     for (int64_t b = 0; b < len->count; b++)
         if (TRN_DATA(len, int32_t)[b] > x->shape.dim[0])
-            return trn_errorf(too_long, "sequence_length(%lld) <= %lld", (long long)b, (long long)x->shape.dim[0]);
+            return trn_errorf(code, "sequence_length(%lld) <= %lld", (long long)b, (long long)x->shape.dim[0]);
     return TRN_OK;
 }
 
@@ -286,6 +287,271 @@ static trn_err greedy(trn_kctx *k)
     return TRN_OK;
 }
 
+/* ---- beam search -------------------------------------------------------------------------------------------------------------- */
+
+/* A prefix of labels, known by its last one and the prefix before it. Logarithms of probabilities: of all alignments that give the prefix, of
+ * those that end in a blank, of those that end in the label. A prefix that is not in the beam has `now.total` = -inf. */
+typedef struct odds {
+    double total, blank, label;
+} odds;
+
+typedef struct prefix {
+    int32_t parent, label, child, next; /* child: the first longer one, next: its sibling; -1: none */
+    odds was, now;
+} prefix;
+
+typedef struct search {
+    int64_t width;
+    prefix *p;
+    int32_t n, room;
+    int32_t *leaf; /* a heap, the least likely on top */
+    int32_t n_leaves, leaf_room;
+    int32_t *branch; /* the leaves of the step before, best first */
+    int32_t *child;  /* [labels] of the branch that is being extended */
+} search;
+
+static const odds never = {-INFINITY, -INFINITY, -INFINITY};
+#define MAX_PREFIXES (1 << 26)
+
+static double sum_of(double a, double b)
+{
+    return a == -INFINITY ? b : log_add(a, b);
+}
+
+static double leaf_odds(const search *s, int32_t i) { return s->p[s->leaf[i]].now.total; }
+
+static void leaf_down(search *s, int32_t i)
+{
+    for (;;) {
+        int32_t least = i;
+        for (int32_t c = 2 * i + 1; c <= 2 * i + 2 && c < s->n_leaves; c++)
+            if (leaf_odds(s, c) < leaf_odds(s, least))
+                least = c;
+        if (least == i)
+            return;
+        int32_t t = s->leaf[i];
+        s->leaf[i] = s->leaf[least];
+        s->leaf[least] = t;
+        i = least;
+    }
+}
+
+/* The beam has room, or its least likely prefix gives way. */
+static void leaf_push(search *s, int32_t p)
+{
+    if (s->n_leaves == s->width) {
+        s->p[s->leaf[0]].now = never;
+        s->leaf[0] = p;
+        leaf_down(s, 0);
+        return;
+    }
+    if (s->n_leaves == s->leaf_room) {
+        s->leaf_room = s->leaf_room ? 2 * s->leaf_room : 16;
+        s->leaf = trn_xrealloc(s->leaf, sizeof *s->leaf * (size_t)s->leaf_room);
+        s->branch = trn_xrealloc(s->branch, sizeof *s->branch * (size_t)s->leaf_room);
+    }
+    int32_t i = s->n_leaves++;
+    s->leaf[i] = p;
+    for (int32_t up; i && leaf_odds(s, i) < leaf_odds(s, up = (i - 1) / 2); i = up) {
+        int32_t t = s->leaf[i];
+        s->leaf[i] = s->leaf[up];
+        s->leaf[up] = t;
+    }
+}
+
+static int by_odds(const void *a, const void *b, void *arg)
+{
+    const prefix *p = arg;
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    double x = p[i].now.total, y = p[j].now.total;
+    return x > y ? -1 : x < y ? 1 : (i > j) - (i < j);
+}
+
+/* s->branch: the leaves in order, and the beam empty. */
+static int32_t take_leaves(search *s)
+{
+    int32_t n = s->n_leaves;
+    memcpy(s->branch, s->leaf, sizeof *s->leaf * (size_t)n);
+    qsort_r(s->branch, (size_t)n, sizeof *s->branch, by_odds, s->p);
+    s->n_leaves = 0;
+    return n;
+}
+
+static trn_err add_prefix(int32_t *out, search *s, int32_t parent, int32_t label_)
+{
+    if (s->n == s->room) {
+        if (s->room >= MAX_PREFIXES)
+            return trn_errorf(TRN_RESOURCE_EXHAUSTED, "a beam of width %lld needs more than %d prefixes",
+                              (long long)s->width, MAX_PREFIXES);
+        s->room = s->room ? 2 * s->room : 256;
+        s->p = trn_xrealloc(s->p, sizeof *s->p * (size_t)s->room);
+    }
+    s->p[s->n] = (prefix){parent, label_, -1, -1, never, never};
+    if (parent >= 0) {
+        s->p[s->n].next = s->p[parent].child;
+        s->p[parent].child = s->n;
+    }
+    *out = s->n++;
+    return TRN_OK;
+}
+
+static bool may_enter(const search *s, double total)
+{
+    return total > -INFINITY && (s->n_leaves < s->width || total > leaf_odds(s, 0));
+}
+
+/* One time step; `row` is where its logits begin in x, the blank is the last class. */
+static trn_err beam_step(search *s, const trn_tensor *x, int64_t row, int32_t classes)
+{
+    double max = at(x, row), sum = 0;
+    for (int32_t c = 1; c < classes; c++)
+        max = at(x, row + c) > max ? at(x, row + c) : max;
+    for (int32_t c = 0; c < classes; c++)
+        sum += exp(at(x, row + c) - max);
+    double norm = max + log(sum);
+    int32_t n = take_leaves(s);
+    for (int32_t i = 0; i < n; i++)
+        s->p[s->branch[i]].was = s->p[s->branch[i]].now;
+    for (int32_t i = 0; i < n; i++) {
+        prefix *b = &s->p[s->branch[i]];
+        if (b->parent >= 0) {
+            const prefix *up = &s->p[b->parent];
+            if (up->now.total != -INFINITY)
+                b->now.label = sum_of(b->now.label, b->label == up->label ? up->was.blank : up->was.total);
+            b->now.label += at(x, row + b->label) - norm;
+        }
+        b->now.blank = b->was.total + at(x, row + classes - 1) - norm;
+        b->now.total = sum_of(b->now.blank, b->now.label);
+        leaf_push(s, s->branch[i]);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int32_t b = s->branch[i];
+        if (!may_enter(s, s->p[b].was.total))
+            continue;
+        for (int32_t c = 0; c < classes - 1; c++)
+            s->child[c] = -1;
+        for (int32_t c = s->p[b].child; c >= 0; c = s->p[c].next)
+            s->child[s->p[c].label] = c;
+        for (int32_t c = 0; c < classes - 1; c++) {
+            int32_t to = s->child[c];
+            if (to >= 0 && s->p[to].now.total != -INFINITY)
+                continue; /* is in the beam, and was dealt with above */
+            double v = at(x, row + c) - norm + (c == s->p[b].label ? s->p[b].was.blank : s->p[b].was.total);
+            if (!may_enter(s, v)) {
+                if (to >= 0)
+                    s->p[to].was = never; /* as TensorFlow: it fell out in this very step, and is not extended any more */
+                continue;
+            }
+            if (to < 0)
+                TRN_TRY(add_prefix(&to, s, b, c));
+            s->p[to].now = (odds){v, -INFINITY, v};
+            leaf_push(s, to);
+        }
+    }
+    return TRN_OK;
+}
+
+/* What was decoded: the labels of path p of sequence b are count[b * paths + p] values of `v`, one after the other. */
+typedef struct spelled {
+    int64_t *v, n, room;
+    int64_t *count;
+} spelled;
+
+static void spell(spelled *w, const search *s, int32_t p, bool merge, int64_t slot)
+{
+    int64_t begin = w->n;
+    for (int32_t last = -1; s->p[p].parent >= 0; p = s->p[p].parent) {
+        if (!merge || s->p[p].label != last) {
+            if (w->n == w->room) {
+                w->room = w->room ? 2 * w->room : 64;
+                w->v = trn_xrealloc(w->v, sizeof *w->v * (size_t)w->room);
+            }
+            w->v[w->n++] = s->p[p].label;
+        }
+        last = s->p[p].label;
+    }
+    for (int64_t i = begin, j = w->n - 1; i < j; i++, j--) {
+        int64_t t = w->v[i];
+        w->v[i] = w->v[j];
+        w->v[j] = t;
+    }
+    w->count[slot] = w->n - begin;
+}
+
+static trn_err beam_sequence(spelled *w, search *s, trn_kctx *k, int64_t b, int64_t paths, trn_tensor *score)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    int64_t batch = x->shape.dim[1], classes = x->shape.dim[2];
+    int32_t root, n;
+    s->n = s->n_leaves = 0;
+    TRN_TRY(add_prefix(&root, s, -1, -1));
+    s->p[root].now = (odds){0, 0, -INFINITY};
+    leaf_push(s, root);
+    for (int64_t t = 0; t < TRN_DATA(trn_in(k, 1), int32_t)[b]; t++)
+        TRN_TRY(beam_step(s, x, (t * batch + b) * classes, (int32_t)classes));
+    TRN_CHECK_ARG(paths <= s->width, "requested more paths than the beam width.");
+    TRN_CHECK_ARG(paths <= s->n_leaves, "Less leaves in the beam search than requested.");
+    n = take_leaves(s);
+    for (int64_t p = 0; p < paths && p < n; p++) {
+        spell(w, s, s->branch[p], trn_attr_bool(k->node, "merge_repeated"), b * paths + p);
+        put(score, b * paths + p, s->p[s->branch[p]].now.total);
+    }
+    return TRN_OK;
+}
+
+static trn_err store_paths(const spelled *w, trn_kctx *k, int64_t batch, int64_t paths)
+{
+    for (int64_t p = 0; p < paths; p++) {
+        int64_t total = 0, most = 0, e = 0, from = 0;
+        for (int64_t b = 0; b < batch; b++) {
+            int64_t n = w->count[b * paths + p];
+            total += n;
+            most = n > most ? n : most;
+        }
+        trn_tensor *ix, *v;
+        trn_shape shape = trn_shape_of(2, batch, most);
+        TRN_TRY(trn_sparse_out(&ix, &v, k, (int)p, (int)paths, total, 2, TRN_INT64));
+        TRN_TRY(trn_sparse_out_shape(k, (int)(2 * paths + p), &shape));
+        for (int64_t i = 0; i < batch * paths; from += w->count[i++]) {
+            if (i % paths != p)
+                continue;
+            for (int64_t j = 0; j < w->count[i]; j++, e++) {
+                TRN_DATA_MUT(v, int64_t)[e] = w->v[from + j];
+                TRN_DATA_MUT(ix, int64_t)[2 * e] = i / paths;
+                TRN_DATA_MUT(ix, int64_t)[2 * e + 1] = j;
+            }
+        }
+    }
+    return TRN_OK;
+}
+
+static trn_err beam_decoder(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    TRN_CHECK_ARG(x->shape.rank == 3, "inputs is not a 3-Tensor");
+    TRN_CHECK_ARG(x->count != 0, "inputs must not be empty");
+    TRN_TRY(check_inputs(x, trn_in(k, 1), TRN_FAILED_PRECONDITION));
+    int64_t batch = x->shape.dim[1], paths = trn_attr_int(k->node, "top_paths");
+    trn_shape ps = trn_shape_of(2, batch, paths);
+    trn_tensor *score;
+    TRN_TRY(trn_out_new(&score, k, (int)(3 * paths), x->dtype, &ps));
+    search s = {.width = trn_attr_int(k->node, "beam_width")};
+    spelled w = {.count = trn_xalloc(sizeof *w.count * (size_t)(batch * paths))};
+    s.child = trn_xalloc(sizeof *s.child * (size_t)x->shape.dim[2]);
+    trn_err err = TRN_OK;
+    for (int64_t b = 0; b < batch && !err; b++)
+        err = beam_sequence(&w, &s, k, b, paths, score);
+    if (!err)
+        err = store_paths(&w, k, batch, paths);
+    free(s.p);
+    free(s.leaf);
+    free(s.branch);
+    free(s.child);
+    free(w.v);
+    free(w.count);
+    return err;
+}
+
 /* ---- edit distance ----------------------------------------------------------------------------------------------------------- */
 
 static bool same(const trn_tensor *a, int64_t i, const trn_tensor *b, int64_t j)
@@ -377,6 +643,11 @@ const trn_op trn_ops_ctc[] = {
      "inputs:T, sequence_length:i32 -> decoded_indices:i64, decoded_values:i64, decoded_shape:i64, log_probability:T; "
      "merge_repeated:bool=false, blank_index:int=-1, T:f32|f64=f32",
      trn_sh_unknown, greedy, 0},
+    {"CTCBeamSearchDecoder",
+     "inputs:T, sequence_length:i32 -> decoded_indices:top_paths*i64, decoded_values:top_paths*i64, "
+     "decoded_shape:top_paths*i64, log_probability:T; "
+     "beam_width:int>=1, top_paths:int>=1, merge_repeated:bool=true, T:f32|f64=f32",
+     trn_sh_unknown, beam_decoder, 0},
     {"EditDistance",
      "hypothesis_indices:i64, hypothesis_values:T, hypothesis_shape:i64, truth_indices:i64, truth_values:T, "
      "truth_shape:i64 -> output:f32; "

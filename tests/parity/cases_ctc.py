@@ -23,6 +23,16 @@ def cases_ctc(rng, quick):
                 for merge in (False, True):
                     for blank in (-1, 0, K - 1, K, -K - 1):
                         yield C("CTCGreedyDecoder", [x, lens], merge_repeated=merge, blank_index=blank, **tol)
+        for T, B, K in ((5, 3, 4), (12, 2, 6), (1, 1, 3), (20, 4, 3), (3, 2, 1), (6, 1, 30)):
+            x = rand(rng, t, (T, B, K), -3, 3)
+            for lens in (np.full(B, T), rng.randint(0, T + 1, B), np.full(B, T + 1), np.full(B, -1), np.full(B + 1, T)):
+                for width, paths in ((1, 1), (4, 1), (4, 3), (100, 2), (3, 4)):
+                    for merge in (False, True):
+                        yield C("CTCBeamSearchDecoder", [x, lens.astype(np.int32)], beam_width=width, top_paths=paths, merge_repeated=merge, **tol)
+        yield C("CTCGreedyDecoder", [rand(rng, t, (4, 2, 3)), np.array([4], np.int32)])
+        yield C("CTCBeamSearchDecoder", [rand(rng, t, (4, 3)), np.array([4], np.int32)], beam_width=2, top_paths=1)
+        yield C("CTCBeamSearchDecoder", [rand(rng, t, (0, 2, 3)), np.array([0, 0], np.int32)], beam_width=2, top_paths=1)
+        yield C("CTCBeamSearchDecoder", [rand(rng, t, (4, 0, 3)), np.zeros(0, np.int32)], beam_width=2, top_paths=1)
         one = [np.array([[0, 0], [0, 1]], np.int64)]
         for v in ([1, 2], [2, 1], [0, 0], [-1, 0]):
             yield C("CTCLoss", [rand(rng, t, (4, 1, 3))] + one + [np.array(v, np.int32), np.array([4], np.int32)], **tol)

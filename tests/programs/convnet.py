@@ -6,7 +6,7 @@ QUICK = {"mnist"}
 
 
 def weights(name, shape):
-    return tf.get_variable(name, shape, initializer=tf.truncated_normal_initializer(stddev=0.1))
+    return tf.get_variable(name, shape, initializer=tf.truncated_normal_initializer(stddev=0.1 if name[0] in "wo" else 0.4))
 
 
 def bias(name, n):

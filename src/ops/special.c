@@ -1,6 +1,7 @@
 /* Special functions of distributions: incomplete gamma and beta, zeta, inverse error function, modified Bessel functions. Computed in double,
  * rounded once. */
 #include "ops/kern.h"
+#include "ops/special_fn.h"
 
 #include <float.h>
 #include <math.h>
@@ -310,6 +311,21 @@ UNARY(k_i0e, bessel_i0e)
 UNARY(k_i1e, bessel_i1e)
 UNARY(k_i0, bessel_i0)
 UNARY(k_i1, bessel_i1)
+UNARY(k_j0, j0)
+UNARY(k_j1, j1)
+UNARY(k_y0, y0)
+UNARY(k_y1, y1)
+UNARY(k_k0, trn_fn_k0)
+UNARY(k_k1, trn_fn_k1)
+UNARY(k_k0e, trn_fn_k0e)
+UNARY(k_k1e, trn_fn_k1e)
+UNARY(k_spence, trn_fn_spence)
+UNARY(k_expint, trn_fn_expint)
+UNARY(k_dawson, trn_fn_dawson)
+UNARY(k_fresnel_sin, trn_fn_fresnel_sin)
+UNARY(k_fresnel_cos, trn_fn_fresnel_cos)
+BINARY(k_igamma_da, trn_fn_igamma_da)
+BINARY(k_sample_da, trn_fn_gamma_sample_da)
 BINARY(k_igamma, igamma)
 BINARY(k_igammac, igammac)
 BINARY(k_zeta, zeta)
@@ -345,6 +361,21 @@ const trn_op trn_ops_special[] = {
     {"BesselI1e", "x:T -> y:T; T:float", trn_sh_same, k_i1e, 0},
     {"BesselI0", "x:T -> y:T; T:float", trn_sh_same, k_i0, 0},
     {"BesselI1", "x:T -> y:T; T:float", trn_sh_same, k_i1, 0},
+    {"BesselJ0", "x:T -> y:T; T:float", trn_sh_same, k_j0, 0},
+    {"BesselJ1", "x:T -> y:T; T:float", trn_sh_same, k_j1, 0},
+    {"BesselY0", "x:T -> y:T; T:float", trn_sh_same, k_y0, 0},
+    {"BesselY1", "x:T -> y:T; T:float", trn_sh_same, k_y1, 0},
+    {"BesselK0", "x:T -> y:T; T:float", trn_sh_same, k_k0, 0},
+    {"BesselK1", "x:T -> y:T; T:float", trn_sh_same, k_k1, 0},
+    {"BesselK0e", "x:T -> y:T; T:float", trn_sh_same, k_k0e, 0},
+    {"BesselK1e", "x:T -> y:T; T:float", trn_sh_same, k_k1e, 0},
+    {"Spence", "x:T -> y:T; T:float", trn_sh_same, k_spence, 0},
+    {"Expint", "x:T -> y:T; T:float", trn_sh_same, k_expint, 0},
+    {"Dawsn", "x:T -> y:T; T:float", trn_sh_same, k_dawson, 0},
+    {"FresnelSin", "x:T -> y:T; T:float", trn_sh_same, k_fresnel_sin, 0},
+    {"FresnelCos", "x:T -> y:T; T:float", trn_sh_same, k_fresnel_cos, 0},
+    {"IgammaGradA", "a:T, x:T -> z:T; T:f32|f64", trn_sh_bcast, k_igamma_da, 0},
+    {"RandomGammaGrad", "alpha:T, sample:T -> output:T; T:f32|f64", trn_sh_bcast, k_sample_da, 0},
     {"Igamma", "a:T, x:T -> z:T; T:float", trn_sh_bcast, k_igamma, 0},
     {"Igammac", "a:T, x:T -> z:T; T:float", trn_sh_bcast, k_igammac, 0},
     {"Zeta", "x:T, q:T -> z:T; T:f32|f64", trn_sh_bcast, k_zeta, 0},

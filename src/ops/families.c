@@ -30,6 +30,7 @@
     X(trn_ops_image)                                                                                                 \
     X(trn_ops_inplace)                                                                                                 \
     X(trn_ops_linalg)                                                                                                  \
+    X(trn_ops_linalg_more)                                                                                             \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
     X(trn_ops_math_binary)                                                                                             \

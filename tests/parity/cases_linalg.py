@@ -1,5 +1,6 @@
 """Linear algebra on small matrices. Vectors of Svd and SelfAdjointEigV2 are unique up to a phase: there the factors must multiply to the input."""
 import numpy as np
+import tensorflow as tf
 
 from cases_math import rand
 from kernels import Case as C
@@ -129,3 +130,52 @@ def cases_diagonals_of_any_matrix(rng, quick):
                         x = rand(rng, np.float32, (upper - lower + 1, n) if upper > lower else (n,))
                         yield C("MatrixDiagV3", [x, i32([lower, upper]), i32(rows), i32(cols), np.float32(9)],
                                 align=["LEFT_RIGHT", "RIGHT_LEFT", "LEFT_LEFT", "RIGHT_RIGHT"][n % 4])
+
+
+def cases_functions_of_matrices(rng, quick):
+    for t in TYPES:
+        for shape in ((1, 1), (2, 2), (4, 4), (3, 3, 3), (0, 0), (2, 0, 0)):
+            x = mat(rng, t, shape)
+            near_one = (0.2 * x + np.eye(shape[-1])).astype(t)
+            yield C("MatrixSquareRoot", [near_one], **tol(t))
+            if t in (np.complex64, np.complex128):
+                yield C("MatrixLogarithm", [near_one], **tol(t))
+            for o in (tf.int32, tf.int64):
+                yield C("Lu", [x], output_idx_type=o, **tol(t))
+        for op in ("MatrixSquareRoot", "Lu"):
+            yield C(op, [mat(rng, t, (3,))])
+            yield C(op, [mat(rng, t, (3, 2))])
+        yield C("Lu", [np.zeros((2, 2), t)])
+    for t in (np.float32, np.float64):
+        for shape in ((1, 1), (4, 4), (2, 3, 3)):
+            l = np.linalg.cholesky(positive(rng, np.float64, shape)).astype(t)
+            yield C("CholeskyGrad", [l, mat(rng, t, shape)], tol=2e-2 if t is np.float32 else 1e-7, atol=2e-2 if t is np.float32 else 1e-7)
+        yield C("CholeskyGrad", [mat(rng, t, (2, 2)), mat(rng, t, (3, 3))])
+        yield C("CholeskyGrad", [mat(rng, t, (2, 3)), mat(rng, t, (2, 3))])
+
+
+def cases_tridiagonal(rng, quick):
+    for t in TYPES:
+        for lead in ((), (2,)):
+            for m in (1, 2, 3, 7):
+                for n in (1, 3):
+                    d = [mat(rng, t, lead + (1, m)) for _ in range(3)]
+                    x = mat(rng, t, lead + (m, n))
+                    yield C("TridiagonalMatMul", d + [x], **tol(t))
+                    a = np.concatenate(d, -2)
+                    dominant = a.copy()
+                    dominant[..., 1, :] += 6
+                    yield C("TridiagonalSolve", [dominant, x], partial_pivoting=False, **tol(t))
+                    yield C("TridiagonalSolve", [dominant, x], **tol(t))
+                    swapped = dominant.copy()
+                    swapped[..., 1, : m // 2] = 0
+                    swapped[..., 0, :] += 3
+                    swapped[..., 2, :] -= 3
+                    if m > 1:
+                        yield C("TridiagonalSolve", [swapped, x], **tol(t))
+        if t in (np.float32, np.float64):  # complex: TensorFlow says 0, we say that it is no number
+            yield C("TridiagonalSolve", [np.zeros((3, 3), t), mat(rng, t, (3, 1))])
+            yield C("TridiagonalSolve", [np.zeros((3, 3), t), mat(rng, t, (3, 1))], partial_pivoting=False)
+        yield C("TridiagonalSolve", [mat(rng, t, (3, 4)), mat(rng, t, (3, 1))])
+        yield C("TridiagonalSolve", [mat(rng, t, (2, 3)), mat(rng, t, (3, 1))])
+        yield C("TridiagonalMatMul", [mat(rng, t, (1, 3))] * 3 + [mat(rng, t, (4, 2))])

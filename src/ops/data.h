@@ -43,6 +43,8 @@ trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remaind
 /* An iterator over `d` that keeps up to n elements ready, and is told to begin before it is first pulled. */
 trn_err trn_data_ahead_of(trn_it **out, trn_ds *d, int64_t n, trn_itroot *root) TRN_MUST_USE;
 void trn_data_begin(trn_it *it);
+/* CacheDataset of the node, kept in a file. */
+trn_err trn_data_cache_file(trn_kctx *k, TRN_OWN char *path) TRN_MUST_USE;
 /* A predicate's result; what: "… must return a scalar bool". */
 trn_err trn_data_predicate(bool *out, const trn_elem *e, const char *what) TRN_MUST_USE;
 /* Size and drop_remainder of a batch, checked. */

@@ -695,10 +695,9 @@ static trn_err cache_dataset(trn_kctx *k)
 {
     char *file;
     TRN_TRY(trn_data_str(&file, k, 1, "filename"));
-    bool in_memory = !*file;
+    if (*file)
+        return trn_data_cache_file(k, file);
     free(file);
-    if (!in_memory)
-        return trn_errorf(TRN_UNIMPLEMENTED, "caches in files are not supported; use cache() without a file name");
     cached *d;
     TRN_TRY(trn_data_on(&d, k, &cache_op, sizeof *d));
     trn_err err = k->n_in > 2 ? trn_k_resource(&d->c, k, 2, &cache_type) : TRN_OK;

@@ -394,3 +394,40 @@ def test_device_of_an_iterator(fresh):
 
     want, got = steps("", build)[0], steps(fresh.target("worker"), build)[0]
     assert want.decode().replace("localhost", "worker") == got.decode()
+
+
+# ---- caches in files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("writer,reader", [("ours", "ours"), ("ours", "tf"), ("tf", "ours")])
+def test_cache_in_a_file(target, tmp_path, writer, reader):
+    """What one has cached, the other reads: the second pipeline would give other elements."""
+    path = str(tmp_path / "cache")
+
+    def build(start):
+        d = D.range(start, start + 5).map(lambda x: (x, tf.strings.as_string(x * 1000), tf.cast(tf.range(x), tf.float32))).cache(path).repeat(2)
+        it = tf1.data.make_initializable_iterator(d)
+        return [it.initializer] + [it.get_next()] * 11
+
+    def run(who, start):
+        return steps("" if who == "tf" else target, lambda: build(start))
+
+    first = run(writer, 3)
+    assert not list(tmp_path.glob("*lockfile*")) and (tmp_path / "cache.index").exists()
+    second = run(reader, 50)
+    agree(second, first)
+    agree(first, steps("", lambda: build(7)))
+    assert [int(x[0]) for x in first[1:11]] == [3, 4, 5, 6, 7] * 2
+
+
+def test_cache_in_a_file_that_is_not_finished(target, tmp_path):
+    """Nothing stays of a walk that does not get to the end; two cannot write at once; a folder that is not there."""
+    def build(path, n):
+        a, b = (tf1.data.make_initializable_iterator(D.range(4).cache(str(path))) for _ in range(2))
+        return [a.initializer] + [a.get_next()] * n + [b.initializer, b.get_next(), a.initializer] + [a.get_next()] * 6
+
+    for n in (2, 5):
+        got = [steps(t, lambda: build(tmp_path / (name + str(n)) / "c", n)) if (tmp_path / (name + str(n))).mkdir() is None else None for t, name in (("", "tf"), (target, "ours"))]
+        agree(got[1], got[0])
+    same(target, lambda: build(tmp_path / "none" / "c", 2)[:2])

@@ -47,6 +47,7 @@
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_ragged)                                                                                                  \
     X(trn_ops_remap)                                                                                                   \
+    X(trn_ops_rnn_block)                                                                                               \
     X(trn_ops_scatter)                                                                                                 \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \

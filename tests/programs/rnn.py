@@ -26,6 +26,7 @@ VARIANTS = {
     "dropout": {"cell": "dropout", "how": "static"},
     "dropout-loop": {"cell": "dropout"},
     "raw": {"cell": "lstm", "how": "raw"},
+    "block": {"cell": "lstm", "how": "block"},
 }
 NOISY = {"dropout-loop"}  # iterations run in parallel: which of them draws first is open
 QUICK = {"static-lstm", "dynamic-lstm", "dynamic-gru", "lstm-v2", "lengths"}
@@ -52,6 +53,10 @@ def program(run, cell="lstm", how="dynamic", lengths=False, v2=False):
                 last = tf.concat([states[0].h, states[1].h, tf.reduce_max(tf.concat(outs, 2), 1)], 1)
             elif how == "time-major":
                 outs, last = tf.nn.dynamic_rnn(make(), tf.transpose(x, [1, 0, 2]), dtype=tf.float32, time_major=True, parallel_iterations=1)
+            elif how == "block":  # the whole sequence in one op
+                w, b = tf.get_variable("lstm_w", [15, 48]), tf.get_variable("lstm_b", [48], initializer=tf.zeros_initializer())
+                zero, none = tf.zeros([32, 12]), tf.zeros([12])
+                last = tf.raw_ops.BlockLSTM(seq_len_max=TIME, x=tf.transpose(x, [1, 0, 2]), cs_prev=zero, h_prev=zero, w=w, wci=none, wcf=none, wco=none, b=b).h[-1]
             elif how == "raw":
                 real, steps = make(), tf.TensorArray(tf.float32, TIME).unstack(tf.transpose(x, [1, 0, 2]))
 

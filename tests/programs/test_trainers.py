@@ -78,8 +78,9 @@ def test_program(clusters, results, tmp_path, module, variant, kind):
     assert abs(end(ours["loss"]) - end(theirs["loss"])) <= (0.25 if noisy else 0.01) * np.mean(theirs["loss"][:4])
     if noisy:
         return
-    np.testing.assert_allclose(ours["loss"][:20], theirs["loss"][:20], rtol=1e-4)
-    agree(ours["values"], theirs["values"], 1e-3, "")
+    loose = getattr(module, "LOOSE", {}).get(variant, 1)
+    np.testing.assert_allclose(ours["loss"][:20], theirs["loss"][:20], rtol=1e-4 * loose)
+    agree(ours["values"], theirs["values"], 1e-3 * loose, "")
     if "summaries" in theirs:
         for i, (a, b) in enumerate(zip(ours["summaries"], theirs["summaries"])):
             same_summary(a, b, f"step {i}")

@@ -573,7 +573,7 @@ static trn_err split_into(trn_kctx *k, const trn_tensor *x, int axis, const int6
 
 static trn_err split_axis(int *axis, const trn_tensor *dim, const trn_tensor *x)
 {
-    TRN_CHECK_ARG(dim->count == 1, "split_dim must be a scalar but has %lld elements", (long long)dim->count);
+    TRN_CHECK_ARG(dim->count == 1, "split_dim must have exactly one element, not %lld", (long long)dim->count);
     return trn_axis(axis, trn_int_at(dim, 0), x->shape.rank, "split_dim");
 }
 

@@ -169,7 +169,7 @@ void trn_zero_elems(trn_tensor *dst, int64_t at, int64_t n)
 trn_err trn_axis(int *out, int64_t axis, int rank, const char *what)
 {
     if (axis < -rank || axis >= rank)
-        return TRN_BAD("%s %lld is out of bounds for a tensor of rank %d", what, (long long)axis, rank);
+        return TRN_BAD("%s %lld is out of range [%d, %d), out of bounds for a tensor of rank %d", what, (long long)axis, -rank, rank, rank);
     *out = (int)(axis < 0 ? axis + rank : axis);
     return TRN_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "ops/kern.h"
+#include "ops/variant.h"
 
 /* n elements of src from `from` into dst at `at`. Any dtype. */
 static trn_err copy_elems(trn_tensor *dst, int64_t at, const trn_tensor *src, int64_t from, int64_t n)
@@ -478,6 +479,215 @@ static trn_err to_tensor(trn_kctx *k)
     return err;
 }
 
+/* ---- ragged tensors in variants -------------------------------------------------------------------------------------------------- */
+
+typedef struct encoded {
+    trn_variant base;
+    int n; /* splits; the values come behind them */
+    trn_tensor *t[];
+} encoded;
+
+static void encoded_free(void *obj)
+{
+    encoded *e = obj;
+    for (int i = 0; i <= e->n; i++)
+        trn_tensor_unref(e->t[i]);
+    free(e);
+}
+
+static trn_err encoded_zeros(trn_variant **out, const trn_variant *v);
+static trn_err encoded_add(trn_variant **out, const trn_variant *a, const trn_variant *b);
+static const trn_variant_type encoded_type = {.name = "RaggedTensorVariant", .free = encoded_free, .add = encoded_add, .zeros_like = encoded_zeros};
+
+/* Tensors are NULL at first. */
+static encoded *encoded_new(int n)
+{
+    encoded *e = trn_xalloc(sizeof *e + ((size_t)n + 1) * sizeof e->t[0]);
+    memset(e, 0, sizeof *e + ((size_t)n + 1) * sizeof e->t[0]);
+    atomic_init(&e->base.ref, 1);
+    e->base.type = &encoded_type;
+    e->n = n;
+    return e;
+}
+
+/* Splits as they are, and new values. */
+static trn_err with_values(trn_variant **out, const encoded *e, TRN_OWN trn_tensor *values)
+{
+    encoded *r = encoded_new(e->n);
+    for (int i = 0; i < e->n; i++)
+        r->t[i] = trn_tensor_ref(e->t[i]);
+    r->t[e->n] = values;
+    *out = &r->base;
+    return TRN_OK;
+}
+
+static trn_err encoded_zeros(trn_variant **out, const trn_variant *v)
+{
+    const encoded *e = (const encoded *)v;
+    trn_tensor *z;
+    TRN_TRY(trn_tensor_zeros_like(&z, e->t[e->n]));
+    return with_values(out, e, z);
+}
+
+static trn_err encoded_add(trn_variant **out, const trn_variant *va, const trn_variant *vb)
+{
+    const encoded *a = (const encoded *)va, *b = (const encoded *)vb;
+    TRN_CHECK_ARG(a->n == b->n && trn_shape_eq(&a->t[a->n]->shape, &b->t[b->n]->shape), "Can only add RaggedTensorVariants of one shape");
+    trn_tensor *s;
+    TRN_TRY(trn_tensor_sum(&s, a->t[a->n], b->t[b->n]));
+    return with_values(out, a, s);
+}
+
+/* Rows [lo, hi) of a tensor; `row` drops the first dimension of a single one. */
+static trn_err rows_of(trn_tensor **out, const trn_tensor *t, int64_t lo, int64_t hi, bool row)
+{
+    trn_shape s = t->shape;
+    int64_t inner = s.dim[0] ? t->count / s.dim[0] : 0;
+    s.dim[0] = hi - lo;
+    if (row) {
+        for (int i = 1; i < s.rank; i++)
+            s.dim[i - 1] = s.dim[i];
+        s.rank--;
+    }
+    TRN_TRY(trn_tensor_new(out, t->dtype, &s));
+    trn_err err = copy_elems(*out, 0, t, lo * inner, (hi - lo) * inner);
+    if (err)
+        trn_tensor_unref(*out);
+    return err;
+}
+
+/* Component i of the outermost dimension. */
+static trn_err component(encoded *e, const trn_kctx *k, int64_t i)
+{
+    int n = k->n_in - 1;
+    int64_t lo = i, hi = i + 1;
+    for (int l = 0; l < n; l++) {
+        const trn_tensor *s = trn_in(k, l);
+        if (l) { /* the rows lo … hi of this level, counted from where they start */
+            trn_shape v = trn_shape_vector(hi - lo + 1);
+            TRN_TRY(trn_tensor_new(&e->t[l - 1], s->dtype, &v));
+            for (int64_t q = lo; q <= hi; q++)
+                trn_int_put(e->t[l - 1], q - lo, trn_int_at(s, q) - trn_int_at(s, lo));
+        }
+        int64_t next = trn_int_at(s, hi);
+        lo = trn_int_at(s, lo);
+        hi = next;
+    }
+    return rows_of(&e->t[e->n], trn_in(k, n), lo, hi, n == 0);
+}
+
+static trn_err to_variant(trn_kctx *k)
+{
+    int n = k->n_in - 1;
+    const trn_tensor *values = trn_in(k, n);
+    for (int i = 0; i < n; i++)
+        TRN_CHECK_ARG(trn_is_vector(trn_in(k, i)), "Ragged splits must be vectors");
+    TRN_CHECK_ARG(values->shape.rank >= 1 || (!n && !trn_attr_bool(k->node, "batched_input")), "the values of a ragged tensor have at least one dimension");
+    if (n)
+        TRN_TRY(check_splits(k, 0, n, values));
+    bool batched = trn_attr_bool(k->node, "batched_input");
+    int64_t count = !batched ? 1 : n ? trn_in(k, 0)->count - 1 : values->shape.dim[0];
+    trn_shape s = batched ? trn_shape_vector(count) : trn_shape_scalar();
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, TRN_VARIANT, &s));
+    for (int64_t i = 0; i < count; i++) {
+        encoded *e = encoded_new(batched ? TRN_MAX(n - 1, 0) : n);
+        TRN_DATA_MUT(y, trn_variant *)[i] = &e->base;
+        if (batched)
+            TRN_TRY(component(e, k, i));
+        for (int q = 0; !batched && q <= n; q++)
+            e->t[q] = trn_tensor_ref(trn_in(k, q));
+    }
+    return TRN_OK;
+}
+
+static trn_err as_encoded(const encoded **out, const trn_variant *v, int64_t ragged_rank, trn_dtype values, trn_dtype splits)
+{
+    TRN_CHECK_ARG(v && v->type == &encoded_type, "Input Variant element doesn't hold a RaggedTensorVariant but '%s'", v ? v->type->name : "nothing");
+    const encoded *e = (const encoded *)v;
+    TRN_CHECK_ARG(e->n == ragged_rank, "Encoded input RaggedTensorVariant has ragged_rank=%d.  Expected ragged_rank=%" PRId64, e->n, ragged_rank);
+    TRN_CHECK_ARG(e->t[e->n]->dtype == values, "Expected values Tensor dtype: %s, found: %s", trn_dtype_name(values), trn_dtype_name(e->t[e->n]->dtype));
+    for (int i = 0; i < e->n; i++)
+        TRN_CHECK_ARG(e->t[i]->dtype == splits, "Expected row_splits Tensor dtype: %s, found: %s", trn_dtype_name(splits), trn_dtype_name(e->t[i]->dtype));
+    *out = e;
+    return TRN_OK;
+}
+
+static int64_t rows_in(const encoded *e) { return e->n ? e->t[0]->count - 1 : e->t[0]->shape.rank ? e->t[0]->shape.dim[0] : 0; }
+
+static trn_err from_variant(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    int d = x->shape.rank, n = k->n_out - 1;
+    int64_t in = trn_attr_int(k->node, "input_ragged_rank");
+    trn_dtype vt = trn_attr_type(k->node, "Tvalues"), st = trn_attr_type(k->node, "Tsplits");
+    in = in == -1 ? n - d : in;
+    TRN_CHECK_ARG(in >= 0, "The inferred input_ragged_rank (output_ragged_rank - encoded_variant.dims()) must be >= 0, found output_ragged_rank: %d, dims: %d", n, d);
+    TRN_CHECK_ARG(n == d + in, "output_ragged_rank must be equal to input_ragged_rank + encoded_ragged.dims(); output_ragged_rank: %d, input_ragged_rank: %" PRId64
+                  ", dims: %d", n, in, d);
+    const trn_variant *const *v = (const trn_variant *const *)x->data;
+    const encoded *e;
+    for (int64_t i = 0; i < x->count; i++)
+        TRN_TRY(as_encoded(&e, v[i], in, vt, st));
+    if (d == 0) {
+        for (int i = 0; i <= n; i++)
+            trn_out_set(k, i, trn_tensor_ref(((const encoded *)v[0])->t[i]));
+        return TRN_OK;
+    }
+    int64_t lead = 1;
+    trn_tensor *y;
+    for (int i = 0; i + 1 < d; i++) { /* the dimensions of the tensor of variants, as splits of one length */
+        lead *= x->shape.dim[i];
+        trn_shape s = trn_shape_vector(lead + 1);
+        TRN_TRY(trn_out_new(&y, k, i, st, &s));
+        for (int64_t q = 0; q <= lead; q++)
+            trn_int_put(y, q, q * x->shape.dim[i + 1]);
+    }
+    trn_shape s = trn_shape_vector(x->count + 1);
+    TRN_TRY(trn_out_new(&y, k, d - 1, st, &s));
+    trn_int_put(y, 0, 0);
+    for (int64_t i = 0, sum = 0; i < x->count; i++)
+        trn_int_put(y, i + 1, sum += rows_in((const encoded *)v[i]));
+    for (int l = 0; l < in; l++) { /* splits one behind the other, each counted on from the one before it */
+        int64_t all = 0, at = 1, base = 0;
+        for (int64_t i = 0; i < x->count; i++)
+            all += ((const encoded *)v[i])->t[l]->count - 1;
+        s = trn_shape_vector(all + 1);
+        TRN_TRY(trn_out_new(&y, k, d + l, st, &s));
+        trn_int_put(y, 0, 0);
+        for (int64_t i = 0; i < x->count; i++) {
+            const trn_tensor *t = ((const encoded *)v[i])->t[l];
+            for (int64_t q = 1; q < t->count; q++)
+                trn_int_put(y, at++, base + trn_int_at(t, q));
+            base += t->count ? last_of(t) : 0;
+        }
+    }
+    int64_t total = 0, inner = 1, at = 0;
+    trn_shape vs = trn_shape_vector(0);
+    for (int64_t i = 0; i < x->count; i++) {
+        const trn_tensor *t = ((const encoded *)v[i])->t[in];
+        char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+        TRN_CHECK_ARG(t->shape.rank >= 1, "the values of a ragged tensor have at least one dimension");
+        bool same = i == 0 || t->shape.rank == vs.rank;
+        for (int q = 1; i > 0 && q < vs.rank && same; q++)
+            same = t->shape.dim[q] == vs.dim[q];
+        TRN_CHECK_ARG(same, "All flat_values must have compatible shapes.  Shape at index 0: %s.  Shape at index %" PRId64 ": %s.", trn_shape_text(a, &vs), i,
+                      trn_shape_text(b, &t->shape));
+        total += t->shape.dim[0];
+        vs = i ? vs : t->shape;
+    }
+    vs.dim[0] = total;
+    for (int i = 1; i < vs.rank; i++)
+        inner *= vs.dim[i];
+    TRN_TRY(trn_out_new(&y, k, n, vt, &vs));
+    for (int64_t i = 0; i < x->count; i++) {
+        const trn_tensor *t = ((const encoded *)v[i])->t[in];
+        TRN_TRY(copy_elems(y, at, t, 0, t->shape.dim[0] * inner));
+        at += t->shape.dim[0] * inner;
+    }
+    return TRN_OK;
+}
+
 const trn_op trn_ops_ragged[] = {
     {"RaggedTensorToSparse",
      "rt_nested_splits:RAGGED_RANK*Tsplits, rt_dense_values:T -> sparse_indices:i64, sparse_values:T, sparse_dense_shape:i64; RAGGED_RANK:int>=1, T:any, "
@@ -493,5 +703,13 @@ const trn_op trn_ops_ragged[] = {
      "shape:Tshape, values:T, default_value:T, row_partition_tensors:num_row_partition_tensors*Tindex -> result:T; T:any, Tindex:i32|i64, Tshape:i32|i64, "
      "num_row_partition_tensors:int>=1, row_partition_types:list(string)",
      trn_sh_unknown, to_tensor, 0},
+    {"RaggedTensorToVariant",
+     "rt_nested_splits:RAGGED_RANK*Tsplits, rt_dense_values:Tvalues -> encoded_ragged:var; RAGGED_RANK:int>=0, Tvalues:any, Tsplits:i32|i64=i64, "
+     "batched_input:bool",
+     trn_sh_unknown, to_variant, 0},
+    {"RaggedTensorFromVariant",
+     "encoded_ragged:var -> output_nested_splits:output_ragged_rank*Tsplits, output_dense_values:Tvalues; input_ragged_rank:int>=-1, "
+     "output_ragged_rank:int>=0, Tvalues:any, Tsplits:i32|i64=i64",
+     trn_sh_unknown, from_variant, 0},
     {0},
 };

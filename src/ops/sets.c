@@ -269,6 +269,7 @@ static trn_err sparse_sparse(trn_kctx *k)
 
 static trn_err set_size(trn_kctx *k)
 {
+    TRN_CHECK_ARG(trn_is_vector(trn_in(k, 2)), "Shape must be a 1D tensor, not of rank %d", trn_in(k, 2)->shape.rank);
     rows r;
     TRN_TRY(sparse_in(&r, k, 0));
     trn_tensor *y;

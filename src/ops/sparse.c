@@ -26,17 +26,17 @@ trn_err trn_sparse_shape(trn_shape *out, const trn_tensor *t, const char *what)
 
 trn_err trn_sparse_of(trn_sparse *out, const trn_tensor *indices, const trn_tensor *values, const trn_tensor *shape)
 {
-    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    char a[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(indices->shape.rank == 2, "Sparse indices must be rank 2 but is rank %d", indices->shape.rank);
     *out = (trn_sparse){.indices = indices, .values = values, .ix = indices->data, .n = indices->shape.dim[0]};
+    TRN_CHECK_ARG(!values || trn_is_vector(values), "Sparse values must be a vector, not of shape %s", trn_shape_text(a, &values->shape));
+    TRN_CHECK_ARG(!values || values->count == out->n,
+                  "Number of elements in indices (%lld) and values (%lld) do not match: Dimensions %lld and %lld are not compatible", (long long)out->n,
+                  (long long)values->count, (long long)out->n, (long long)values->count);
     TRN_TRY(trn_sparse_shape(&out->shape, shape, "Sparse shape"));
     out->rank = out->shape.rank;
     TRN_CHECK_ARG(indices->shape.dim[1] == out->rank, "Index rank (%lld) and shape rank (%d) do not match",
                   (long long)indices->shape.dim[1], out->rank);
-    if (values)
-        TRN_CHECK_ARG(trn_is_vector(values) && values->count == out->n,
-                      "Sparse values must be a vector with one element per index; indices %s, values %s",
-                      trn_shape_text(a, &indices->shape), trn_shape_text(b, &values->shape));
     return TRN_OK;
 }
 
@@ -52,7 +52,7 @@ trn_err trn_sparse_in_bounds(const trn_sparse *s)
         for (int d = 0; d < s->rank; d++) {
             int64_t v = trn_sparse_row(s, i)[d];
             TRN_CHECK_ARG(v >= 0 && v < s->shape.dim[d],
-                          "indices[%lld,%d] = %lld is out of bounds: the dense shape is %s", (long long)i, d,
+                          "indices[%lld,%d] = %lld is out of bounds, Index out of range: the dense shape is %s", (long long)i, d,
                           (long long)v, trn_shape_text(text, &s->shape));
         }
     return TRN_OK;
@@ -448,12 +448,12 @@ static trn_err split(trn_kctx *k)
     const trn_tensor *d = trn_in(k, 0);
     int64_t n = trn_attr_int(k->node, "num_split");
     trn_sparse s;
-    TRN_CHECK_ARG(d->count == 1, "split_dim must be a scalar or have one element");
+    TRN_CHECK_ARG(d->count == 1, "split_dim: axis should be a scalar, or have one element");
     TRN_TRY(trn_sparse_in(&s, k, 1));
     int64_t dim = TRN_DATA(d, int64_t)[0];
     dim = dim < 0 ? dim + s.rank : dim;
-    TRN_CHECK_ARG(dim >= 0 && dim < s.rank, "Input split_dim should be between 0 and rank (%d), got %lld", s.rank,
-                  (long long)dim);
+    TRN_CHECK_ARG(dim >= 0 && dim < s.rank, "split_dim: axis should be in range [%d, %d), got %lld", -s.rank, s.rank,
+                  (long long)TRN_DATA(d, int64_t)[0]);
     TRN_CHECK_ARG(n >= 1 && n <= s.shape.dim[dim],
                   "Input num_split should be between 1 and the splitting dimension size (%lld), got %lld",
                   (long long)s.shape.dim[dim], (long long)n);

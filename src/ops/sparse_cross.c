@@ -32,13 +32,14 @@ typedef struct cross {
 
 static trn_err check_sparse(const trn_tensor *ix, const trn_tensor *v, const trn_tensor *shape, int i)
 {
-    TRN_CHECK_ARG(ix->shape.rank == 2 && ix->shape.dim[1] == 2,
-                  "Input indices should be a matrix of 2 columns, at position %d", i);
+    TRN_CHECK_ARG(ix->shape.rank == 2, "Input indices should be a matrix but received rank %d at position %d", ix->shape.rank, i);
+    TRN_CHECK_ARG(ix->shape.dim[1] == 2, "Expected D2 of index to be 2 got %lld at position %d", (long long)ix->shape.dim[1], i);
     TRN_CHECK_ARG(trn_is_vector(v), "Input values should be a vector but received rank %d at position %d",
                   v->shape.rank, i);
     TRN_CHECK_ARG(ix->shape.dim[0] == v->count, "Expected size of values to be %lld got %lld at position %d",
                   (long long)ix->shape.dim[0], (long long)v->count, i);
-    TRN_CHECK_ARG(trn_is_vector(shape) && shape->count == 2, "shape should imply a 2D tensor, at position %d", i);
+    TRN_CHECK_ARG(trn_is_vector(shape), "Input shapes should be a vector but received rank %d at position %d", shape->shape.rank, i);
+    TRN_CHECK_ARG(shape->count == 2, "shape should imply a 2D tensor, at position %d", i);
     return TRN_OK;
 }
 

@@ -295,3 +295,27 @@ def test_rows_concatenated_in_parallel(target):
         rows = [p(np.array([["%d" % i, "x"]], object) if t == tf.string else np.array([[i, i + 1]], t.as_numpy_dtype), [1, 2]) for i in range(3)]
         both.same(target, tf.raw_ops.ParallelConcat(values=rows, shape=[3, 2]))
     both.same(target, tf.raw_ops.ParallelConcat(values=rows[:1], shape=[1, 2]))
+
+
+@pytest.mark.asan
+def test_ragged_tensors_in_variants(target):
+    from tensorflow.python.ops import gen_ragged_conversion_ops as gr
+    for t in (tf.int32, tf.int64):
+        a, b = tf.constant([0, 2, 2, 3], t), tf.constant([0, 1, 4, 6], t)
+        for values in (tf.range(6.), tf.reshape(tf.range(12), [6, 2]), tf.constant(list("abcdef"))):
+            for batched in (False, True):
+                for splits in ([], [b], [a, b]):
+                    e = gr.ragged_tensor_to_variant(splits, values, batched)
+                    other = gr.ragged_tensor_to_variant(splits, tf1.placeholder_with_default(values, values.shape), batched)
+                    d = 1 if batched else 0
+                    both.same(target, list(gr.ragged_tensor_from_variant(e, -1, max(len(splits), d), values.dtype, Tsplits=t)))
+                    both.same(target, list(gr.ragged_tensor_from_variant(tf.stack([e, other]), max(len(splits) - d, 0), max(len(splits) - d, 0) + d + 1, values.dtype, Tsplits=t)))
+    e = gr.ragged_tensor_to_variant([b], tf.range(6.), False)
+    for bad in (gr.ragged_tensor_from_variant(e, 1, 1, tf.int32, Tsplits=tf.int64), gr.ragged_tensor_from_variant(e, 0, 0, tf.float32, Tsplits=tf.int64),
+                gr.ragged_tensor_from_variant(e, 1, 1, tf.float32, Tsplits=tf.int32),
+                gr.ragged_tensor_to_variant([tf.constant([0, 7], tf.int64)], tf.range(6.), False),
+                gr.ragged_tensor_to_variant([tf.constant([1, 6], tf.int64)], tf.range(6.), False)):
+        both.same(target, tf.shape(bad[-1] if isinstance(bad, tuple) else bad))
+    both.same(target, gr.ragged_tensor_from_variant(tf.zeros_like(e), 1, 1, tf.float32, Tsplits=tf.int64)[1])
+    r = tf.ragged.constant([[1, 2], [], [3]])
+    both.same(target, tf.map_fn(lambda x: x * 2, r, fn_output_signature=tf.RaggedTensorSpec([None], tf.int32, 0)).values)

@@ -190,4 +190,12 @@ trn_err trn_sh_broadcast(trn_shape *out, const trn_shape *a, const trn_shape *b)
 /* A constant shape vector: -1 is unknown. False when the value is not known (then *out: unknown, or of the known rank). */
 bool trn_sh_value(trn_shape *out, const trn_shctx *s, int i);
 
+/* Rows that are named in no order come from memory one by one unless they are asked for ahead of time. */
+enum { TRN_ROWS_AHEAD = 8 };
+static inline void trn_fetch_row(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && i < 1024; i += 64)
+        __builtin_prefetch((const char *)p + i);
+}
+
 #endif

@@ -305,8 +305,11 @@ static void gather_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct gather *g = arg;
     size_t size = g->bytes / (size_t)g->at.slice;
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        if (i + TRN_ROWS_AHEAD < end)
+            trn_fetch_row(g->src + (size_t)slice_at(&g->at, i + TRN_ROWS_AHEAD) * size, g->bytes);
         memcpy(g->dst + (size_t)i * g->bytes, g->src + (size_t)slice_at(&g->at, i) * size, g->bytes);
+    }
 }
 
 /* Slices of src, from element `first` on, to out, from slice `out_first` on. */

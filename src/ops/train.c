@@ -180,8 +180,16 @@ static trn_err dense(trn_kctx *k, rule r)
 static void sparse_piece(void *arg, int64_t begin, int64_t end)
 {
     const update *u = arg;
-    for (int64_t i = 0; i < u->indices->count; i++)
+    size_t size = trn_dtype_size(u->dtype), bytes = (size_t)(end - begin) * size;
+    for (int64_t i = 0; i < u->indices->count; i++) {
+        if (i + TRN_ROWS_AHEAD < u->indices->count) {
+            size_t next = (size_t)(trn_int_at(u->indices, i + TRN_ROWS_AHEAD) * u->row + begin) * size;
+            trn_fetch_row(u->x + next, bytes);
+            for (int s = 0; s + 1 < u->vars.n; s++)
+                trn_fetch_row(u->slot[s] + next, bytes);
+        }
         run_rule(u, trn_int_at(u->indices, i) * u->row + begin, i * u->row + begin, end - begin);
+    }
 }
 
 static trn_err sparse_locked(update *u, trn_kctx *k)

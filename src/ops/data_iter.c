@@ -360,6 +360,7 @@ typedef struct walking {
     trn_kctx *k;
     trn_it *it;
     trn_elem *e;
+    int64_t at;
 } walking;
 
 static void walk_end(walking *w, trn_err err)
@@ -441,6 +442,56 @@ static trn_err dataset_to_single_element(trn_kctx *k)
     return walk(k, d, single);
 }
 
+/* ---- GetElementAtIndex --------------------------------------------------------------------------------------------------------- */
+
+static bool at_index(void *arg, trn_err err, trn_elem *e)
+{
+    walking *w = arg;
+    int64_t want = TRN_DATA(trn_in(w->k, 1), int64_t)[0];
+    if (!err && e && w->at < want) {
+        w->at++;
+        trn_elem_free(e);
+        return true;
+    }
+    if (!err && !e)
+        err = trn_errorf(TRN_OUT_OF_RANGE, "Index out of range [0, %lld): %lld", (long long)w->at, (long long)want);
+    w->e = e;
+    walk_end(w, err);
+    return false;
+}
+
+/* Those whose elements TensorFlow finds by number, in the order of a walk. (Shuffle it can, too, but in another order.) */
+static trn_err check_indexed(const trn_ds *d, int *left)
+{
+    static const char *const names[] = {"BatchDataset", "CacheDataset",   "ConcatenateDataset", "MapDataset",         "OptionsDataset", "ParallelMapDataset", "PrefetchDataset",
+                                        "RangeDataset", "RepeatDataset", "ShardDataset",       "TensorSliceDataset", "SkipDataset",    "TakeDataset",        "TensorDataset",
+                                        "ZipDataset"};
+    bool known = false;
+    for (size_t i = 0; i < TRN_COUNTOF(names) && !known; i++)
+        known = !strcmp(names[i], d->op->name);
+    if (!known || --*left < 0) /* some may be reached on very many ways */
+        return trn_errorf(TRN_UNIMPLEMENTED, "Random access is not implemented for this dataset (%s).", d->op->name);
+    for (int i = 0; i < d->n_in; i++)
+        TRN_TRY(check_indexed(d->in[i], left));
+    return TRN_OK;
+}
+
+static trn_err get_element_at_index(trn_kctx *k)
+{
+    trn_ds *d;
+    int64_t want;
+    int left = 10000;
+    TRN_TRY(trn_ds_in(&d, trn_in(k, 0)));
+    TRN_TRY(trn_data_i64(&want, k, 1, "index"));
+    TRN_TRY(check_indexed(d, &left));
+    int64_t count = trn_ds_count(d);
+    if (count < 0)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s has %s cardinality, which does not support random access.", d->op->name, count == TRN_DS_INFINITE ? "infinite" : "unknown");
+    if (want < 0 || want >= count)
+        return trn_errorf(TRN_OUT_OF_RANGE, "Index out of range [0, %lld): %lld", (long long)count, (long long)want);
+    return walk(k, d, at_index);
+}
+
 #define MAKES (TRN_OP_STATEFUL), trn_resop_init, trn_resop_fini
 #define WAITS (TRN_OP_STATEFUL | TRN_OP_ASYNC)
 
@@ -467,6 +518,7 @@ const trn_op trn_ops_data_iter[] = {
      "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> components:output_types; f:func, Tstate:list(type)>=1, "
      "Targuments:list(type)>=0, " DS_OUT ", use_inter_op_parallelism:bool=true" DS_META,
      sh_outputs, reduce_dataset, WAITS},
+    {"GetElementAtIndex", "dataset:var, index:i64 -> components:output_types; " DS_OUT, sh_outputs, get_element_at_index, TRN_OP_ASYNC | TRN_OP_BACK},
     {"DatasetToSingleElement", "dataset:var -> components:output_types; " DS_OUT DS_META, sh_outputs, dataset_to_single_element, WAITS},
     {0},
 };

@@ -431,3 +431,16 @@ def test_cache_in_a_file_that_is_not_finished(target, tmp_path):
         got = [steps(t, lambda: build(tmp_path / (name + str(n)) / "c", n)) if (tmp_path / (name + str(n))).mkdir() is None else None for t, name in (("", "tf"), (target, "ours"))]
         agree(got[1], got[0])
     same(target, lambda: build(tmp_path / "none" / "c", 2)[:2])
+
+
+def test_element_at_index(target):
+    """Elements by number. (TensorFlow lets few datasets be asked, and shuffled ones in an order of their own.)"""
+    sets = {
+        "range": lambda: D.range(10, 30, 3), "slices": lambda: D.from_tensor_slices(i64(5, 6, 7)), "map": lambda: D.range(6).map(lambda x: x * x), "take": lambda: D.range(9).take(3),
+        "skip": lambda: D.range(9).skip(3), "concat": lambda: D.range(2).concatenate(D.range(7, 9)), "repeat": lambda: D.range(2).repeat(2), "endless": lambda: D.range(2).repeat(), "prefetch": lambda: D.range(4).prefetch(2),
+        "shard": lambda: D.range(9).shard(4, 1), "cache": lambda: D.range(4).cache(), "filter": lambda: D.range(9).filter(lambda x: x > 2), "pmap": lambda: D.range(5).map(lambda x: -x, num_parallel_calls=2),
+    }
+    for make in sets.values():
+        same(target, lambda: [op("GetElementAtIndex", dataset=make()._variant_tensor, index=i64(i), **I64) for i in (0, 2, 3, 40, -1)])
+    kw = dict(output_types=[tf.int64], output_shapes=[[None]])
+    same(target, lambda: [op("GetElementAtIndex", dataset=D.range(7).batch(3)._variant_tensor, index=i64(i), **kw) for i in (0, 2, 3)])

@@ -14,6 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from conftest import BIN, SANITIZED
 
+COMPARES = False
+
 COUNTERBENCH = pathlib.Path(BIN).parent / "bench" / "counterbench"
 MB = 1 << 20
 LEFT = ("sessions", "worker_sessions", "registered_graphs", "steps_live")

@@ -10,6 +10,8 @@ import pytest
 
 from conftest import BIN, SANITIZED, free_ports
 
+COMPARES = False
+
 pytestmark = pytest.mark.skipif(SANITIZED, reason="sanitizers are neither small nor quick")
 MB = 1 << 20
 

@@ -10,6 +10,8 @@ import tensorflow.compat.v1 as tf
 
 from conftest import BIN, tf_server
 
+COMPARES = False
+
 STEPS = 60
 
 

@@ -444,3 +444,31 @@ def test_element_at_index(target):
         same(target, lambda: [op("GetElementAtIndex", dataset=make()._variant_tensor, index=i64(i), **I64) for i in (0, 2, 3, 40, -1)])
     kw = dict(output_types=[tf.int64], output_shapes=[[None]])
     same(target, lambda: [op("GetElementAtIndex", dataset=D.range(7).batch(3)._variant_tensor, index=i64(i), **kw) for i in (0, 2, 3)])
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("kind", ["filter", "interleave", "interleave_v1", "map"])
+def test_really_in_parallel(target, kind):
+    """The first waits for what the second one does: only those that work on both at once get on."""
+    def build():
+        q = op("FIFOQueueV2", component_types=[tf.int64], shapes=[[]], shared_name="parallel_" + kind)
+
+        d = D.range(2)
+        if kind == "filter":
+            d = op("ParallelFilterDataset", input_dataset=d._variant_tensor, other_arguments=[q], num_parallel_calls=i64(2), **I64,
+                   predicate=fn(lambda x, q_: met(x, q_) > 0, (tf.int64, []), (tf.resource, [])))
+        elif kind == "map":
+            d = d.map(lambda x: met(x, q), num_parallel_calls=2)._variant_tensor
+        elif kind == "interleave":
+            d = d.interleave(lambda x: D.from_tensors(x).map(lambda y: met(y, q)), cycle_length=2, num_parallel_calls=2)._variant_tensor
+        else:
+            d = op("ParallelInterleaveDataset", input_dataset=d._variant_tensor, other_arguments=[q], cycle_length=i64(2), block_length=i64(1), sloppy=False, buffer_output_elements=i64(1),
+                   prefetch_input_elements=i64(0), f=fn(lambda x, q_: D.from_tensors(x).map(lambda y: met(y, q_))._variant_tensor, (tf.int64, []), (tf.resource, [])), **I64)
+        h = op("IteratorV2", shared_name="", container="", **I64)
+        return [op("MakeIterator", dataset=plain(d, I64), iterator=h)] + [op("IteratorGetNext", iterator=h, **I64)] * 3
+
+    def met(x, q):
+        return tf.cond(tf.equal(x, 0), lambda: op("QueueDequeueV2", handle=q, component_types=[tf.int64])[0],
+                       lambda: after([op("QueueEnqueueV2", handle=q, components=[x * 10])], lambda: tf.identity(x)))
+
+    same(target, build)

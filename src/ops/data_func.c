@@ -336,8 +336,11 @@ static trn_ds_do pcycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
         }
         break;
     case TRN_DS_ERROR:
-        if (it->inner)
+        if (it->inner) { /* has its place in the block, as an element */
+            if (++it->in_block == ((mapped *)it_->d)->block)
+                advance(it);
             return TRN_DS_FAIL;
+        }
         it->bad[it->opening] = a->err; /* of the input or the function */
         a->err = TRN_OK;
         it->open++;

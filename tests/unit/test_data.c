@@ -25,6 +25,16 @@
 #define DS(name, op, in, rest) "node { name: '" name "' op: '" op "' input: '" in "' " rest ELEM "} "
 #define MAP(name, in, f) DS(name, "MapDataset", in, FN("f", f) NONE("Targuments"))
 #define PMAP(name, in, f, n) LONG(name "_n", n) DS(name, "ParallelMapDatasetV2", in "' input: '" name "_n", FN("f", f) NONE("Targuments"))
+#define PFILTER(name, in, f, n)                                                                                        \
+    LONG(name "_n", n) DS(name, "ParallelFilterDataset", in "' input: '" name "_n", FN("predicate", f) NONE("Targuments"))
+#define PBATCH(name, in, size, n)                                                                                      \
+    LONG(name "_s", size) LONG(name "_n", n)                                                                           \
+    "node { name: '" name "_d' op: 'Const' attr { key: 'dtype' value { type: DT_BOOL } } "                             \
+    "attr { key: 'value' value { tensor { dtype: DT_BOOL tensor_shape {} bool_val: false } } } } "                     \
+    DS(name, "ParallelBatchDataset", in "' input: '" name "_s' input: '" name "_n' input: '" name "_d", "")
+#define CYCLE(name, in, f, cycle, block, n)                                                                            \
+    LONG(name "_c", cycle) LONG(name "_b", block) LONG(name "_n", n)                                                   \
+    DS(name, "ParallelInterleaveDatasetV3", in "' input: '" name "_c' input: '" name "_b' input: '" name "_n", FN("f", f) NONE("Targuments"))
 #define PREFETCH(name, in, n) LONG(name "_n", n) DS(name, "PrefetchDataset", in "' input: '" name "_n", "")
 #define ITER "node { name: 'it' op: 'IteratorV2' attr { key: 'shared_name' value { s: 'it' } } attr { key: 'container' value { s: '' } } " ELEM "} "
 #define MAKE(in) ITER "node { name: 'make' op: 'MakeIterator' input: '" in "' input: 'it' } "
@@ -37,6 +47,26 @@
 #define F_PARK FUNC("park", ARG("a", L) RET("r", L) "is_stateful: true ", "node_def { name: 'p' op: 'DataPark' input: 'a' } " IS("r", "p:y:0"))
 #define F_LATER FUNC("later", ARG("a", L) RET("r", L) "is_stateful: true ", "node_def { name: 'p' op: 'DataLater' input: 'a' } " IS("r", "p:y:0"))
 #define F_FAIL FUNC("fail", ARG("a", L) RET("r", L) "is_stateful: true ", "node_def { name: 'p' op: 'DataFail' input: 'a' } " IS("r", "p:y:0"))
+
+#define INNER_LONG(name, v)                                                                                            \
+    "node_def { name: '" name "' op: 'Const' attr { key: 'dtype' value { type: DT_INT64 } } "                          \
+    "attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape {} int64_val: " v " } } } } "
+/* more than nine, after a while */
+#define F_BIG                                                                                                          \
+    FUNC("big", ARG("a", L) RET("r", "DT_BOOL") "is_stateful: true ",                                                  \
+         INNER_LONG("nine", "9") "node_def { name: 'p' op: 'DataLater' input: 'a' } "                                  \
+         "node_def { name: 'g' op: 'Greater' input: 'p:y:0' input: 'nine:output:0' " T_LONG "} " IS("r", "g:z:0"))
+/* 0, 1, … a - 1 */
+#define F_UPTO                                                                                                         \
+    FUNC("upto", ARG("a", L) RET("r", "DT_VARIANT") "is_stateful: true ",                                              \
+         INNER_LONG("c0", "0") INNER_LONG("c1", "1") "node_def { name: 'p' op: 'DataFail' input: 'a' } "               \
+         "node_def { name: 'd' op: 'RangeDataset' input: 'c0:output:0' input: 'p:y:0' input: 'c1:output:0' " ELEM "} " IS("r", "d:handle:0"))
+/* 0, 1, … 999, each after a while */
+#define F_SLOWLY                                                                                                       \
+    F_LATER FUNC("slowly", ARG("a", L) RET("r", "DT_VARIANT") "is_stateful: true ",                                    \
+         INNER_LONG("c0", "0") INNER_LONG("c1", "1") INNER_LONG("c2", "999")                                           \
+         "node_def { name: 'd' op: 'RangeDataset' input: 'c0:output:0' input: 'c2:output:0' input: 'c1:output:0' " ELEM "} " \
+         "node_def { name: 'm' op: 'MapDataset' input: 'd:handle:0' " FN("f", "later") NONE("Targuments") ELEM "} " IS("r", "m:handle:0"))
 
 #define assert_err(expr, code, msg) assert_fails(code, expr, msg)
 
@@ -303,6 +333,44 @@ static void pipelines(void **state)
     expect(RANGE("0") PREFETCH("p", "range", "4") MAKE("p"), NULL, 0);
 }
 
+static void at_once(void **state)
+{
+    int64_t big[300], firsts[100];
+    for (int i = 0; i < 300; i++)
+        big[i] = i + 10;
+    for (int i = 0; i < 100; i++)
+        firsts[i] = 7 * i;
+    expect(F_BIG RANGE("310") PFILTER("f", "range", "big", "6") MAKE("f"), big, 300);
+    expect(F_BIG RANGE("9") PFILTER("f", "range", "big", "6") MAKE("f"), NULL, 0);
+    expect(RANGE("700") PBATCH("b", "range", "7", "3") MAKE("b"), firsts, 100);
+    expect(RANGE("696") PBATCH("b", "range", "7", "3") PREFETCH("p", "b", "2") MAKE("p"), firsts, 100);
+    expect(RANGE("0") PBATCH("b", "range", "7", "3") MAKE("b"), NULL, 0);
+    /* of 0, 1, 2, 4, 5 (3 fails): nothing; 0; 0 1; 0 1 2 3; 0 1 2 3 4 */
+    for (int n = 1; n <= 3; n++) {
+        assert_ok(init_with(n == 1   ? F_FAIL F_UPTO RANGE("6") CYCLE("c", "range", "upto", "3", "2", "1") MAKE("c")
+                            : n == 2 ? F_FAIL F_UPTO RANGE("6") CYCLE("c", "range", "upto", "3", "2", "2") MAKE("c")
+                                     : F_FAIL F_UPTO RANGE("6") CYCLE("c", "range", "upto", "3", "2", "3") MAKE("c")));
+        static const int64_t want[] = {0, 0, 1, -1, 0, 1, 0, 1, 2, 3, 2, 3, 4};
+        trn_plan *p = plan_of(graph_of(NEXT));
+        int64_t v;
+        for (size_t i = 0; i < TRN_COUNTOF(want); i++) {
+            if (want[i] < 0) {
+                assert_err(next(p, &v), TRN_DATA_LOSS, "three");
+                continue;
+            }
+            assert_ok(next(p, &v));
+            assert_int_equal(v, want[i]);
+        }
+        assert_err(next(p, &v), TRN_OUT_OF_RANGE, "End of sequence");
+        trn_plan_unref(p);
+    }
+    int64_t pairs[3996];
+    for (int i = 0; i < 999; i++)
+        for (int j = 0; j < 4; j++)
+            pairs[4 * i + j] = i;
+    expect(F_SLOWLY RANGE("4") CYCLE("c", "range", "slowly", "4", "1", "4") MAKE("c"), pairs, 3996);
+}
+
 static void errors_pass(void **state)
 {
     int64_t v;
@@ -405,11 +473,15 @@ static void many_clients(void **state)
 static void dropped(void **state)
 {
     for (int i = 0; i < 50; i++) {
-        assert_ok(init_with(F_LATER RANGE("1000") PMAP("m", "range", "later", "4") PREFETCH("p", "m", "8") MAKE("p")));
+        static const char *const kinds[] = {F_LATER RANGE("1000") PMAP("m", "range", "later", "4") PREFETCH("p", "m", "8") MAKE("p"),
+                                            F_SLOWLY RANGE("9") CYCLE("c", "range", "slowly", "4", "2", "3") MAKE("c"),
+                                            F_SLOWLY RANGE("9") CYCLE("c", "range", "slowly", "4", "2", "3") PBATCH("b", "c", "4", "3") MAKE("b"),
+                                            F_BIG F_TWICE RANGE("1000") MAP("m", "range", "twice") PFILTER("f", "m", "big", "4") PBATCH("b", "f", "3", "2") MAKE("b")};
+        assert_ok(init_with(kinds[i / 2 % 4]));
         int64_t v;
         trn_plan *p = plan_of(graph_of(NEXT));
         assert_ok(next(p, &v));
-        assert_int_equal(v, 0);
+        assert_int_equal(v, i / 2 % 4 == 3 ? 10 : 0);
         trn_plan_unref(p);
         if (i % 2)
             trn_resmgr_clear(resmgr, NULL);
@@ -537,7 +609,7 @@ static void records(void **state)
 #define T(f) cmocka_unit_test(f)
 int main(void)
 {
-    const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(errors_pass),
+    const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(errors_pass),
                                        T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -31,6 +31,8 @@ static trn_err two_in(trn_sparse *a, trn_sparse *b, pair **p, const trn_kctx *k)
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
     TRN_TRY(trn_sparse_in(a, k, 0));
     TRN_TRY(trn_sparse_in(b, k, 3));
+    TRN_CHECK_ARG(a->rank == b->rank, "Operands do not have the same ranks; got shapes: %s and %s", trn_shape_text(ta, &a->shape),
+                  trn_shape_text(tb, &b->shape));
     TRN_CHECK_ARG(trn_shape_eq(&a->shape, &b->shape), "Operands' shapes do not match: got %s and %s",
                   trn_shape_text(ta, &a->shape), trn_shape_text(tb, &b->shape));
     *p = malloc((size_t)(a->n + b->n + 1) * sizeof **p);

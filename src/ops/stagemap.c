@@ -51,7 +51,7 @@ static void done(void *arg, trn_err err, int64_t key, trn_tensor **t, int n)
 
 static trn_err key_in(int64_t *out, const trn_kctx *k)
 {
-    TRN_CHECK_ARG(trn_in(k, 0)->count == 1, "the key must be one number");
+    TRN_CHECK_ARG(trn_in(k, 0)->count == 1, "key must be an int64 scalar");
     *out = TRN_DATA(trn_in(k, 0), int64_t)[0];
     return TRN_OK;
 }

@@ -283,7 +283,8 @@ trn_err trn_barrier_new(trn_barrier **out, const char *name, int n, const trn_dt
     qt[1] = TRN_STRING;
     qs[0] = qs[1] = trn_shape_scalar();
     memcpy(qt + 2, types, (size_t)n * sizeof *qt);
-    memcpy(qs + 2, shapes, (size_t)n * sizeof *qs);
+    for (int i = 0; i < n; i++) /* TensorFlow takes a shape that nobody has said for a scalar's */
+        qs[i + 2] = shapes[i].rank < 0 ? trn_shape_scalar() : shapes[i];
     char *queue_name = trn_xasprintf("%s_queue", name);
     trn_queue *ready;
     trn_err err = trn_queue_new(
@@ -316,7 +317,7 @@ trn_err trn_barrier_match(const trn_barrier *b, int n, const trn_dtype *types, i
 {
     bool same = n == b->n && n_shapes == n;
     for (int i = 0; same && i < n; i++)
-        same = types[i] == b->types[i] && trn_shape_eq(&shapes[i], &b->shapes[i]);
+        same = types[i] == b->types[i] && (shapes[i].rank < 0 ? b->shapes[i].rank == 0 : trn_shape_eq(&shapes[i], &b->shapes[i]));
     TRN_CHECK_ARG(same, "Shared barrier '%s' has other component types or component shapes than requested", b->name);
     return TRN_OK;
 }

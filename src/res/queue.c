@@ -473,7 +473,7 @@ static trn_err check_priority(const trn_queue *q, const trn_tensor *t, int rank)
 {
     char a[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(q->kind != TRN_QUEUE_PRIORITY || t->shape.rank == rank,
-                  "Expected the priority element to be a scalar, but received shape: %s", trn_shape_text(a, &t->shape));
+                  "Expected the priority element to be a scalar: Shape mismatch in tuple component 0. Expected [], got %s", trn_shape_text(a, &t->shape));
     return TRN_OK;
 }
 

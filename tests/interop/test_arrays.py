@@ -319,3 +319,12 @@ def test_ragged_tensors_in_variants(target):
     both.same(target, gr.ragged_tensor_from_variant(tf.zeros_like(e), 1, 1, tf.float32, Tsplits=tf.int64)[1])
     r = tf.ragged.constant([[1, 2], [], [3]])
     both.same(target, tf.map_fn(lambda x: x * 2, r, fn_output_signature=tf.RaggedTensorSpec([None], tf.int32, 0)).values)
+
+
+def test_a_barrier_whose_shapes_nobody_has_said(target):
+    from tensorflow.python.ops import data_flow_ops
+    b = data_flow_ops.Barrier((tf.float32, tf.float32), name="unsaid")
+    keys = [b"a", b"b", b"c"]
+    both.same(target, b.ready_size())
+    both.same(target, b.insert_many(0, keys, np.zeros((3, 0), np.float32)))
+    both.same(target, b.incomplete_size(), before=[b.insert_many(0, keys, [1., 2., 3.])])

@@ -23,6 +23,13 @@ static inline uint32_t trn_v_f_bits(float f)
     return u;
 }
 
+/* c ? a : b by masks: gcc follows a clamp as a branch of its own to the end of the function, and the loop is scalar then. */
+static inline float trn_v_pick(int c, float a, float b)
+{
+    uint32_t m = 0u - (uint32_t)(c != 0);
+    return trn_v_bits_f((trn_v_f_bits(a) & m) | (trn_v_f_bits(b) & ~m));
+}
+
 #define TRN_V_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
 
 /* e^r - 1 for |r| <= 0.35 */
@@ -39,8 +46,8 @@ static inline float trn_v_em1_poly(float r)
 
 static inline float trn_v_expf(float x)
 {
-    float c = x > 89.0f ? 89.0f : x;
-    c = c < -105.0f ? -105.0f : c;
+    float c = trn_v_pick(x > 89.0f, 89.0f, x);
+    c = trn_v_pick(c < -105.0f, -105.0f, c);
     float t = c * 1.44269504088896341f + TRN_V_MAGIC;
     float n = t - TRN_V_MAGIC;
     int32_t k = (int32_t)(trn_v_f_bits(t) - trn_v_f_bits(TRN_V_MAGIC));
@@ -52,22 +59,22 @@ static inline float trn_v_expf(float x)
 
 static inline float trn_v_expm1f(float x)
 {
-    float c = x > 88.7228f ? 88.7228f : x;
-    c = c < -18.0f ? -18.0f : c;
+    float c = trn_v_pick(x > 88.7228f, 88.7228f, x);
+    c = trn_v_pick(c < -18.0f, -18.0f, c);
     float t = c * 1.44269504088896341f + TRN_V_MAGIC;
     float n = t - TRN_V_MAGIC;
     int32_t k = (int32_t)(trn_v_f_bits(t) - trn_v_f_bits(TRN_V_MAGIC));
     float r = c - n * 0.693359375f + n * 2.12194440e-4f;
     float s = trn_v_bits_f((uint32_t)(k + 126) << 23); /* 2^(k-1): 2^128 would overflow */
     float y = (trn_v_em1_poly(r) * s + (s - 0.5f)) * 2.0f;
-    y = x > 88.7228f ? INFINITY : y;
-    return x * x < 1e-18f ? x : y;
+    y = trn_v_pick(x > 88.7228f, INFINITY, y);
+    return trn_v_pick(x * x < 1e-18f, x, y);
 }
 
 static inline float trn_v_tanhf(float x)
 {
-    float c = x > 10.0f ? 10.0f : x;
-    c = c < -10.0f ? -10.0f : c;
+    float c = trn_v_pick(x > 10.0f, 10.0f, x);
+    c = trn_v_pick(c < -10.0f, -10.0f, c);
     float e = trn_v_expm1f(2.0f * c);
     return e / (e + 2.0f);
 }

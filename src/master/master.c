@@ -213,7 +213,7 @@ static trn_err session_set_up(trn_msession *s, const Tensorflow__CreateSessionRe
         s->cost_after = c->graph_options->build_cost_model_after;
     }
     int level = c->graph_options && c->graph_options->optimizer_options ? c->graph_options->optimizer_options->opt_level : 0;
-    s->opt = level < 0 ? (trn_opt_opts){.max_folded_bytes = 0} : (trn_opt_opts){true, true, true, true, true, 10 << 20, NULL};
+    s->opt = level < 0 ? (trn_opt_opts){.max_folded_bytes = 0} : (trn_opt_opts){.fold = true, .cse = true, .identity = true, .simplify = true, .fuse = true, .max_folded_bytes = 10 << 20};
     if (c->graph_options)
         read_rewriter_config(&s->opt, c->graph_options->rewrite_options.data, c->graph_options->rewrite_options.len);
     if (c->cluster_def && c->cluster_def->n_job) {

@@ -72,7 +72,7 @@ static void run(trn_graph *g)
     int n_parts;
     if (!failed(trn_graph_check_ops(p)) && !failed(trn_graph_lower(p))) {
         check_edges(p);
-        if (!failed(trn_graph_optimise(p, &(trn_opt_opts){true, true, true, 1 << 16}, trn_exec_eval))) {
+        if (!failed(trn_graph_optimise(p, &(trn_opt_opts){.fold = true, .cse = true, .identity = true, .simplify = true, .fuse = true, .max_folded_bytes = 1 << 16}, trn_exec_eval))) {
             check_edges(p);
             if (!failed(trn_graph_place(p, &ds, &(trn_place_opts){.soft = true})) &&
                 !failed(trn_graph_place_errors(p)) && !failed(trn_graph_partition(&parts, &n_parts, p, &ds))) {

@@ -459,7 +459,8 @@ static trn_err drop_unread(trn_opt *p, const int *order, int n)
     trn_err err = TRN_OK;
     for (int k = n - 1; k >= 0 && !err; k--) {
         trn_gnode *nd = g->node[order[k]];
-        if (!nd || reads[nd->id] || !p->ctl_used[nd->id] || p->pinned[nd->id] || p->tainted[nd->id] || !nd->n.n_in || !trn_opt__is_pure(nd) || checks_its_input(nd))
+        if (!nd || reads[nd->id] || !p->ctl_used[nd->id] || p->pinned[nd->id] || p->tainted[nd->id] || !nd->n.n_in || !nd->n.n_out || !trn_opt__is_pure(nd) ||
+            checks_its_input(nd)) /* what gives nothing is there for what it does */
             continue;
         for (int i = 0; i < nd->n.n_in; i++) {
             int from = nd->in[i].node;

@@ -328,3 +328,25 @@ def test_a_barrier_whose_shapes_nobody_has_said(target):
     both.same(target, b.ready_size())
     both.same(target, b.insert_many(0, keys, np.zeros((3, 0), np.float32)))
     both.same(target, b.incomplete_size(), before=[b.insert_many(0, keys, [1., 2., 3.])])
+
+
+def test_ragged_in_variants(target):
+    """Ragged tensors as one variant, or as one per row, and back; what the way back refuses."""
+    p = tf1.placeholder_with_default
+    to, back = tf.raw_ops.RaggedTensorToVariant, tf.raw_ops.RaggedTensorFromVariant
+    for st in (np.int32, np.int64):
+        for v in (np.arange(5, dtype=np.float32), np.arange(10).reshape(5, 2), np.array([b"a", b"bb", b"", b"d", b"e"], object)):
+            dt = tf.string if v.dtype == object else tf.as_dtype(v.dtype)
+            kw = dict(Tvalues=dt, Tsplits=tf.as_dtype(st))
+            one, two = p(np.array([0, 2, 2, 5], st), None), p(np.array([0, 1, 3], st), None)
+            for splits in ([one], [two, one]):
+                n = len(splits)
+                whole = to(rt_nested_splits=splits, rt_dense_values=v, batched_input=False)
+                rows = to(rt_nested_splits=splits, rt_dense_values=v, batched_input=True)
+                a, b = back(encoded_ragged=whole, input_ragged_rank=n, output_ragged_rank=n, **kw), back(encoded_ragged=rows, input_ragged_rank=n - 1, output_ragged_rank=n, **kw)
+                both.same(target, [tf.shape(whole), tf.shape(rows), list(a.output_nested_splits), a.output_dense_values, list(b.output_nested_splits), b.output_dense_values])
+                bad = back(encoded_ragged=whole, input_ragged_rank=n + 1, output_ragged_rank=n + 1, **kw)
+                both.same(target, bad.output_dense_values)
+            wrong = back(encoded_ragged=to(rt_nested_splits=[one], rt_dense_values=v, batched_input=False), input_ragged_rank=1, output_ragged_rank=1, Tvalues=tf.bool, Tsplits=tf.as_dtype(st))
+            both.same(target, wrong.output_dense_values)
+    both.same(target, tf.shape(to(rt_nested_splits=[p(np.array([0, 3], np.int64), None)], rt_dense_values=[1.0], batched_input=True)))  # past the values

@@ -16,6 +16,7 @@
     X(trn_ops_ctc)                                                                                                     \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
+    X(trn_ops_data_csv)                                                                                                \
     X(trn_ops_data_files)                                                                                              \
     X(trn_ops_data_flow)                                                                                               \
     X(trn_ops_data_generator)                                                                                          \

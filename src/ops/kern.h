@@ -198,4 +198,7 @@ static inline void trn_fetch_row(const void *p, size_t bytes)
         __builtin_prefetch((const char *)p + i);
 }
 
+/* Element i of y from text, as StringToNumber reads it (f32, f64, i32, i64). False: it is no such number. */
+bool trn_number_from_text(trn_tensor *y, int64_t i, const char *p, size_t n);
+
 #endif

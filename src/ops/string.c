@@ -368,6 +368,16 @@ static void put_number(trn_tensor *y, int64_t i, double d, int64_t v)
     }
 }
 
+bool trn_number_from_text(trn_tensor *y, int64_t i, const char *p, size_t n)
+{
+    double d = 0;
+    int64_t v = 0;
+    if (!parse_number(p, n, y->dtype, &d, &v))
+        return false;
+    put_number(y, i, d, v);
+    return true;
+}
+
 static trn_err k_string_to_number(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);

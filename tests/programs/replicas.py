@@ -12,7 +12,7 @@ NOISY = {"async", "sync", "sync-backup", "sync-resource"}
 START = threading.Lock()  # building graphs is not for several threads at once
 
 
-def worker(run, task, sync, backup, resource, losses):
+def worker(run, task, sync, backup, resource, losses, ready):
     xs, ys = digits(512)
     with tf.Graph().as_default():
         with START:
@@ -31,8 +31,11 @@ def worker(run, task, sync, backup, resource, losses):
                 if sync:
                     hooks.append(opt.make_session_run_hook(task == 0))
         feed = feeder([x, y], [xs[task::2], ys[task::2]])
+        if task and 0 in run.tasks:
+            ready.wait(60)  # else it would find nothing initialised and sleep for half a minute
         config = run.config(device_filters=["/job:ps", f"/job:worker/task:{task}"])
         with tf.train.MonitoredTrainingSession(run.targets[task], is_chief=task == 0, hooks=hooks, config=config, stop_grace_period_secs=20) as sess:
+            ready.set()
             at = 0
             while not sess.should_stop():
                 got, now, _ = sess.run([loss, step, train], feed(at))
@@ -41,11 +44,11 @@ def worker(run, task, sync, backup, resource, losses):
 
 
 def program(run, sync=True, backup=0, resource=False):
-    losses, errors = [[] for _ in run.targets], []
+    losses, errors, ready = [[] for _ in run.targets], [], threading.Event()
 
     def safely(task):
         try:
-            worker(run, task, sync, backup, resource, losses[task])
+            worker(run, task, sync, backup, resource, losses[task], ready)
         except Exception as e:  # said below, in the thread that called
             errors.append(e)
     threads = [threading.Thread(target=safely, args=(t,)) for t in run.tasks]

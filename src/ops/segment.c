@@ -182,7 +182,7 @@ static trn_err sorted(trn_kctx *k, const trn_tensor *x, const trn_tensor *indice
     for (int64_t i = 0; i < n; i++) {
         int64_t v = trn_int_at(ids, i);
         TRN_CHECK_ARG(i == 0 || v >= trn_int_at(ids, i - 1), "segment ids are not increasing");
-        TRN_CHECK_ARG(v >= 0 && v < s.dim[0], "Segment id %lld out of range [0, %lld), possibly because 'segment_ids' input is not sorted", (long long)v,
+        TRN_CHECK_ARG(v >= 0 && v < s.dim[0], "Segment id %lld out of range [0, %lld), possibly because 'segment_ids' input is not sorted.", (long long)v,
                       (long long)s.dim[0]);
         int64_t at = indices ? trn_int_at(indices, i) : 0;
         TRN_CHECK_ARG(!indices || (at >= 0 && at < limit), "Bad: indices[%lld] == %lld out of range [0, %lld)", (long long)i, (long long)at, (long long)limit);

@@ -471,9 +471,11 @@ static trn_err check_shape(const trn_queue *q, int i, const trn_shape *want, con
 
 static trn_err check_priority(const trn_queue *q, const trn_tensor *t, int rank)
 {
-    char a[TRN_SHAPE_TEXT];
+    char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    trn_shape want = rank && t->shape.rank ? trn_shape_vector(t->shape.dim[0]) : trn_shape_scalar();
     TRN_CHECK_ARG(q->kind != TRN_QUEUE_PRIORITY || t->shape.rank == rank,
-                  "Expected the priority element to be a scalar: Shape mismatch in tuple component 0. Expected [], got %s", trn_shape_text(a, &t->shape));
+                  "Expected the priority element to be a scalar: Shape mismatch in tuple component 0. Expected %s, got %s", trn_shape_text(a, &want),
+                  trn_shape_text(b, &t->shape));
     return TRN_OK;
 }
 

@@ -2,7 +2,7 @@
  * reads that go with them, ResourceGather and ResourceGatherNd.
  *
  * All indices are checked before anything is written, so a bad one changes nothing. An index that comes twice is applied twice, in order:
- * large slices are split by columns, never by index. Gathers hold the variable's lock while they copy instead of taking a reference to the
+ * large slices are split by columns, never by index. Gathers share the variable and lock each row while they copy it instead of taking a reference to the
  * value: a reference would make the next sparse update copy the whole table. */
 #include "ops/state.h"
 
@@ -207,6 +207,8 @@ struct scatter {
     const char *src;
     int64_t src_step; /* elements from one update to the next; 0: one for all */
     size_t size;
+    const trn_vars *vars;
+    int64_t row; /* elements of the variable's rows, which have locks; a slice lies in one of them */
 };
 
 /* Columns [begin, end) of all slices. */
@@ -216,10 +218,13 @@ static void scatter_piece(void *arg, int64_t begin, int64_t end)
     for (int64_t i = 0; i < s->at.n; i++) {
         char *d = s->dst + (size_t)(slice_at(&s->at, i) + begin) * s->size;
         const char *u = s->src + (size_t)(i * s->src_step + begin) * s->size;
+        int64_t row = slice_at(&s->at, i) / s->row;
+        trn_vars_row_lock(s->vars, row);
         if (s->how == PUT)
             memcpy(d, u, (size_t)(end - begin) * s->size);
         else
             s->mix(s->how, d, u, end - begin);
+        trn_vars_row_unlock(s->vars, row);
     }
 }
 
@@ -253,6 +258,8 @@ static trn_err scatter_locked(trn_kctx *k, trn_vars *v, how h, bool nd)
     s.dst = t->data;
     s.src = updates->data;
     s.src_step = s.at.slice;
+    s.vars = v;
+    s.row = TRN_MAX(t->count / TRN_MAX(shape->rank ? shape->dim[0] : 1, (int64_t)1), (int64_t)1);
     char *filled = NULL;
     if (one) { /* a row of the one value there is */
         filled = malloc((size_t)s.at.slice * s.size);
@@ -271,7 +278,11 @@ static trn_err scatter_locked(trn_kctx *k, trn_vars *v, how h, bool nd)
 static trn_err scatter(trn_kctx *k, how h, bool nd)
 {
     trn_vars v;
-    TRN_TRY(trn_vars_lock(&v, k, 1, trn_in(k, 2)->dtype));
+    trn_dtype t = trn_in(k, 2)->dtype;
+    const trn_shape *is = &trn_in(k, 1)->shape;
+    /* Strings have it alone, and so have slices that are more than a row. */
+    bool rows = trn_dtype_is_plain(t) && !(nd && (is->rank == 0 || is->dim[is->rank - 1] == 0));
+    TRN_TRY(rows ? trn_vars_share(&v, k, 1, t) : trn_vars_lock(&v, k, 1, t));
     return trn_vars_done(&v, k, scatter_locked(k, &v, h, nd));
 }
 
@@ -299,6 +310,8 @@ struct gather {
     const char *src;
     char *dst;
     size_t bytes; /* of a slice */
+    trn_var *var; /* whose rows are locked; NULL: nobody writes */
+    int64_t first, row; /* where src begins in it, elements of its rows */
 };
 
 static void gather_piece(void *arg, int64_t begin, int64_t end)
@@ -308,12 +321,18 @@ static void gather_piece(void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         if (i + TRN_ROWS_AHEAD < end)
             trn_fetch_row(g->src + (size_t)slice_at(&g->at, i + TRN_ROWS_AHEAD) * size, g->bytes);
+        int64_t row = g->var ? (g->first + slice_at(&g->at, i)) / g->row : 0;
+        if (g->var)
+            trn_var_row_lock(g->var, row);
         memcpy(g->dst + (size_t)i * g->bytes, g->src + (size_t)slice_at(&g->at, i) * size, g->bytes);
+        if (g->var)
+            trn_var_row_unlock(g->var, row);
     }
 }
 
 /* Slices of src, from element `first` on, to out, from slice `out_first` on. */
-static trn_err gather_slices(trn_kctx *k, trn_tensor *out, int64_t out_first, const trn_tensor *src, int64_t first, const slices *at)
+static trn_err gather_slices(trn_kctx *k, trn_tensor *out, int64_t out_first, const trn_tensor *src, int64_t first, const slices *at,
+                             trn_var *var)
 {
     if (at->n == 0 || at->slice == 0)
         return TRN_OK;
@@ -323,12 +342,13 @@ static trn_err gather_slices(trn_kctx *k, trn_tensor *out, int64_t out_first, co
         return TRN_OK;
     }
     size_t size = trn_dtype_size(src->dtype), bytes = size * (size_t)at->slice;
-    struct gather g = {*at, (const char *)src->data + (size_t)first * size, (char *)out->data + (size_t)out_first * bytes, bytes};
+    struct gather g = {*at, (const char *)src->data + (size_t)first * size, (char *)out->data + (size_t)out_first * bytes, bytes, var, first,
+                       TRN_MAX(src->count / TRN_MAX(src->shape.rank ? src->shape.dim[0] : 1, (int64_t)1), (int64_t)1)};
     trn_k_for(k, at->n, TRN_MAX((int64_t)(262144 / bytes), (int64_t)1), gather_piece, &g);
     return TRN_OK;
 }
 
-static trn_err gather_nd_locked(trn_kctx *k, const trn_tensor *value)
+static trn_err gather_nd_locked(trn_kctx *k, const trn_tensor *value, trn_var *var)
 {
     const trn_tensor *indices = trn_in(k, 1);
     slices at;
@@ -337,11 +357,11 @@ static trn_err gather_nd_locked(trn_kctx *k, const trn_tensor *value)
     TRN_TRY(slices_shape(&shape, &indices->shape, &value->shape, true));
     trn_tensor *out;
     TRN_TRY(trn_out_new(&out, k, 0, value->dtype, &shape));
-    return gather_slices(k, out, 0, value, 0, &at);
+    return gather_slices(k, out, 0, value, 0, &at, var);
 }
 
 /* With batch_dims, the leading dims of value and indices go together and the gather is done once for each. */
-static trn_err gather_locked(trn_kctx *k, const trn_tensor *value)
+static trn_err gather_locked(trn_kctx *k, const trn_tensor *value, trn_var *var)
 {
     const trn_tensor *indices = trn_in(k, 1);
     const trn_shape *vs = &value->shape, *is = &indices->shape;
@@ -378,25 +398,36 @@ static trn_err gather_locked(trn_kctx *k, const trn_tensor *value)
         slices at;
         trn_err err = slices_make(&at, mine, &inner, false);
         if (!err)
-            err = gather_slices(k, out, i * per_index, value, i * per_value, &at);
+            err = gather_slices(k, out, i * per_index, value, i * per_value, &at, var);
         trn_tensor_unref(mine);
         TRN_TRY(err);
     }
     return TRN_OK;
 }
 
-static trn_err read_locked(trn_kctx *k, trn_err (*fn)(trn_kctx *, const trn_tensor *))
+static trn_err read_rows(trn_kctx *k, trn_err (*fn)(trn_kctx *, const trn_tensor *, trn_var *), bool nd)
 {
     trn_var *v;
-    TRN_TRY(trn_k_var(&v, k, 0, trn_attr_type(k->node, "dtype")));
-    trn_lock(&v->mu);
-    trn_err err = v->value ? fn(k, v->value) : trn_var_uninit(v);
-    trn_unlock(&v->mu);
+    trn_dtype t = trn_attr_type(k->node, "dtype");
+    const trn_shape *is = &trn_in(k, 1)->shape;
+    TRN_TRY(trn_k_var(&v, k, 0, t));
+    trn_err err;
+    if (trn_dtype_is_plain(t) && !(nd && (is->rank == 0 || is->dim[is->rank - 1] == 0))) {
+        err = trn_var_share(v, false);
+        if (!err) {
+            err = fn(k, v->value, v);
+            trn_var_unshare(v);
+        }
+    } else {
+        trn_var_lock(v);
+        err = v->value ? fn(k, v->value, NULL) : trn_var_uninit(v);
+        trn_var_unlock(v);
+    }
     trn_resource_unref(v);
     return err;
 }
-static trn_err resource_gather(trn_kctx *k) { return read_locked(k, gather_locked); }
-static trn_err resource_gather_nd(trn_kctx *k) { return read_locked(k, gather_nd_locked); }
+static trn_err resource_gather(trn_kctx *k) { return read_rows(k, gather_locked, false); }
+static trn_err resource_gather_nd(trn_kctx *k) { return read_rows(k, gather_nd_locked, true); }
 
 /* ---- strided slices ------------------------------------------------------------------------------------------- */
 

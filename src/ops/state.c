@@ -108,7 +108,7 @@ static int in_order(trn_var *o[TRN_VARS_MAX], const trn_vars *s)
     return n;
 }
 
-trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
+static trn_err find_vars(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
 {
     memset(s, 0, sizeof *s);
     for (; s->n < n; s->n++) {
@@ -119,15 +119,51 @@ trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
             return err;
         }
     }
+    return TRN_OK;
+}
+
+trn_err trn_vars_share(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
+{
+    TRN_TRY(find_vars(s, k, n, dtype));
+    trn_var *o[TRN_VARS_MAX];
+    int m = in_order(o, s);
+    for (; s->n_shared < m; s->n_shared++) {
+        trn_err err = trn_var_share(o[s->n_shared], true);
+        if (err) {
+            while (s->n_shared > 0)
+                trn_var_unshare(s->shared[--s->n_shared]);
+            for (int j = 0; j < n; j++)
+                trn_resource_unref(s->v[j]);
+            return err;
+        }
+        s->shared[s->n_shared] = o[s->n_shared];
+    }
+    return TRN_OK;
+}
+
+void trn_vars_row_lock(const trn_vars *s, int64_t row)
+{
+    for (int i = 0; i < s->n_shared; i++)
+        trn_var_row_lock(s->shared[i], row);
+}
+void trn_vars_row_unlock(const trn_vars *s, int64_t row)
+{
+    for (int i = s->n_shared - 1; i >= 0; i--)
+        trn_var_row_unlock(s->shared[i], row);
+}
+
+trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
+{
+    TRN_TRY(find_vars(s, k, n, dtype));
     trn_var *o[TRN_VARS_MAX];
     int m = in_order(o, s);
     for (int i = 0; i < m; i++)
-        trn_lock(&o[i]->mu);
+        trn_var_lock(o[i]);
     for (int i = 0; i < n; i++)
         if (!s->v[i]->value) {
             trn_err err = trn_var_uninit(s->v[i]);
             for (int j = 0; j < m; j++)
-                trn_unlock(&o[j]->mu);
+                trn_var_unlock(o[j]);
             for (int j = 0; j < n; j++)
                 trn_resource_unref(s->v[j]);
             return err;
@@ -135,7 +171,13 @@ trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
     return TRN_OK;
 }
 
-trn_err trn_vars_write(trn_tensor **out, trn_vars *s, int i) { return trn_var_writable(out, s->v[i]); }
+trn_err trn_vars_write(trn_tensor **out, trn_vars *s, int i)
+{
+    if (!s->n_shared)
+        return trn_var_writable(out, s->v[i]);
+    *out = s->v[i]->value; /* made writable when it was shared, and nobody has had a reference since */
+    return TRN_OK;
+}
 
 trn_err trn_vars_next(trn_tensor **out, trn_vars *s, int i, trn_kctx *k, int j)
 {
@@ -164,7 +206,10 @@ trn_err trn_vars_done(trn_vars *s, trn_kctx *k, TRN_OWN trn_err err)
     trn_var *o[TRN_VARS_MAX];
     int m = in_order(o, s);
     for (int i = m - 1; i >= 0; i--)
-        trn_unlock(&o[i]->mu);
+        if (s->n_shared)
+            trn_var_unshare(o[i]);
+        else
+            trn_var_unlock(o[i]);
     if (!err && k->n_out == 1 && trn_dtype_is_ref(k->node->out_types[0]))
         trn_out_var(k, 0, s->v[0]);
     for (int i = 0; i < s->n; i++) {

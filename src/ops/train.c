@@ -188,7 +188,10 @@ static void sparse_piece(void *arg, int64_t begin, int64_t end)
             for (int s = 0; s + 1 < u->vars.n; s++)
                 trn_fetch_row(u->slot[s] + next, bytes);
         }
-        run_rule(u, trn_int_at(u->indices, i) * u->row + begin, i * u->row + begin, end - begin);
+        int64_t row = trn_int_at(u->indices, i);
+        trn_vars_row_lock(&u->vars, row);
+        run_rule(u, row * u->row + begin, i * u->row + begin, end - begin);
+        trn_vars_row_unlock(&u->vars, row);
     }
 }
 
@@ -229,7 +232,7 @@ static trn_err sparse(trn_kctx *k, rule r)
     update u = {.rule = r, .dtype = trn_attr_type(k->node, "T")};
     int n_vars = count_vars(k);
     TRN_TRY(read_inputs(&u, k, n_vars));
-    TRN_TRY(trn_vars_lock(&u.vars, k, n_vars, u.dtype));
+    TRN_TRY(trn_vars_share(&u.vars, k, n_vars, u.dtype));
     return trn_vars_done(&u.vars, k, sparse_locked(&u, k));
 }
 

@@ -136,10 +136,10 @@ static trn_err assign(trn_kctx *k)
     bool validate = trn_attr_bool(k->node, "validate_shape");
     trn_tensor *t;
     TRN_TRY(keep(&t, in));
-    trn_lock(&v->mu);
+    trn_var_lock(v);
     if (validate && !(v->value ? trn_shape_eq(&v->value->shape, &t->shape) : trn_shape_compatible(&v->shape, &t->shape))) {
         trn_shape have = v->value ? v->value->shape : v->shape;
-        trn_unlock(&v->mu);
+        trn_var_unlock(v);
         trn_tensor_unref(t);
         char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
         return TRN_BAD("Assign requires shapes of both tensors to match. lhs shape= %s rhs shape= %s", trn_shape_text(a, &have),
@@ -148,7 +148,7 @@ static trn_err assign(trn_kctx *k)
     trn_tensor *old = v->value;
     v->value = t;
     v->is_init = true;
-    trn_unlock(&v->mu);
+    trn_var_unlock(v);
     trn_tensor_unref(old);
     trn_out_var(k, 0, v);
     return TRN_OK;
@@ -179,7 +179,7 @@ static trn_err assign_variable(trn_kctx *k)
         trn_resource_unref(v);
         return err;
     }
-    trn_lock(&v->mu);
+    trn_var_lock(v);
     if (validate && v->value && !trn_shape_eq(&v->value->shape, &t->shape)) {
         char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
         err = TRN_BAD("Trying to assign to variable %s with tensor with wrong shape. Expected %s got %s", v->name,
@@ -190,7 +190,7 @@ static trn_err assign_variable(trn_kctx *k)
         t = old;
         v->is_init = true;
     }
-    trn_unlock(&v->mu);
+    trn_var_unlock(v);
     trn_tensor_unref(t);
     trn_resource_unref(v);
     return err;

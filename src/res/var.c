@@ -7,6 +7,7 @@ static void var_free(trn_resource *r)
     trn_var *v = (trn_var *)r;
     trn_tensor_unref(v->value);
     trn_mutex_fini(&v->mu);
+    pthread_cond_destroy(&v->turn);
     free(v->name);
     free(v);
 }
@@ -38,6 +39,9 @@ trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_
     trn_var *v = trn_xalloc(sizeof *v);
     trn_resource_init(&v->base, &trn_var_type);
     trn_mutex_init(&v->mu, TRN_RANK_RES);
+    pthread_cond_init(&v->turn, NULL);
+    for (int i = 0; i < TRN_VAR_ROWS; i++)
+        atomic_flag_clear(&v->row[i]);
     v->dtype = dtype;
     v->shape = shape ? *shape : trn_shape_unknown();
     v->name = trn_xstrdup(name);
@@ -45,11 +49,65 @@ trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_
     return TRN_OK;
 }
 
-trn_err trn_var_read(trn_tensor **out, trn_var *v)
+/* Locked. */
+static void wait_alone(trn_var *v)
+{
+    v->waiting++;
+    while (v->sharing)
+        pthread_cond_wait(&v->turn, &v->mu.m);
+    v->waiting--;
+}
+
+void trn_var_lock(trn_var *v)
 {
     trn_lock(&v->mu);
-    trn_tensor *t = v->value ? trn_tensor_ref(v->value) : NULL;
+    if (v->sharing)
+        wait_alone(v);
+}
+
+void trn_var_unlock(trn_var *v)
+{
+    bool wake = v->stalled && !v->waiting;
     trn_unlock(&v->mu);
+    if (wake)
+        pthread_cond_broadcast(&v->turn);
+}
+
+trn_err trn_var_share(trn_var *v, bool write)
+{
+    trn_err err = TRN_OK;
+    trn_lock(&v->mu);
+    v->stalled++;
+    while (v->waiting)
+        pthread_cond_wait(&v->turn, &v->mu.m);
+    v->stalled--;
+    if (!v->value) {
+        err = trn_errorf(TRN_FAILED_PRECONDITION, "Attempting to use uninitialized value %s", v->name);
+    } else if (write && !trn_tensor_sole(v->value)) {
+        wait_alone(v);
+        trn_tensor *mine;
+        err = trn_var_writable(&mine, v);
+    }
+    if (!err)
+        v->sharing++;
+    trn_var_unlock(v);
+    return err;
+}
+
+void trn_var_unshare(trn_var *v)
+{
+    trn_lock(&v->mu);
+    bool wake = --v->sharing == 0 && v->waiting;
+    trn_unlock(&v->mu);
+    if (wake)
+        pthread_cond_broadcast(&v->turn);
+}
+
+trn_err trn_var_read(trn_tensor **out, trn_var *v)
+{
+    trn_var_lock(v);
+    trn_tensor *t = v->value ? trn_tensor_ref(v->value) : NULL;
+    trn_var_unlock(v);
     if (!t)
         return trn_errorf(TRN_FAILED_PRECONDITION, "Attempting to use uninitialized value %s", v->name);
     *out = t;
@@ -72,10 +130,10 @@ trn_err trn_var_writable(trn_tensor **out, trn_var *v)
 
 void trn_var_assign(trn_var *v, trn_tensor *t)
 {
-    trn_lock(&v->mu);
+    trn_var_lock(v);
     trn_tensor *old = v->value;
     v->value = t;
     v->is_init = true;
-    trn_unlock(&v->mu);
+    trn_var_unlock(v);
     trn_tensor_unref(old); /* may be large: not under the lock */
 }

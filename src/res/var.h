@@ -1,15 +1,28 @@
 /* A variable: ref variables (VariableV2) and resource variables (VarHandleOp) are the same thing here.
  *
  * Readers take a reference to `value` under the lock and never copy; writers hold the lock for the whole update and write in place only when
- * nobody else holds the tensor, else they replace it (trn_var_writable): so nothing that was read, or is on its way to a socket, ever tears. */
+ * nobody else holds the tensor, else they replace it (trn_var_writable): so nothing that was read, or is on its way to a socket, ever tears.
+ *
+ * Those who read or write single rows share the variable instead (trn_var_share) and lock each row while they touch it, so that workers do not
+ * wait for each other on one embedding. While somebody shares it, the value stays the same tensor, and nobody else gets a reference to it. */
 #ifndef TRN_VAR_H
 #define TRN_VAR_H
 
+#include <sched.h>
+#include <stdatomic.h>
+
 #include "res/res.h"
+
+#define TRN_VAR_ROWS 64 /* locks for rows: row i has lock i % TRN_VAR_ROWS */
 
 struct trn_var {
     trn_resource base;
     trn_mutex mu;
+    pthread_cond_t turn; /* with mu: nobody shares it any more, or nobody waits to have it alone */
+    int sharing;         /* row-wise users right now */
+    int waiting;         /* those who wait to have it alone: new sharers let them go first */
+    int stalled;         /* sharers who do */
+    atomic_flag row[TRN_VAR_ROWS];
     trn_dtype dtype;
     trn_shape shape;  /* declared; maybe partial */
     trn_tensor *value; /* NULL: not initialised */
@@ -19,6 +32,25 @@ struct trn_var {
 extern const trn_restype trn_var_type;    /* "Var": TensorFlow's type name */
 extern const trn_restype trn_refvar_type; /* reference variables: the same struct, but not found under the name of a resource variable */
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;
+/* To have it alone. `mu` is held in between. */
+void trn_var_lock(trn_var *v);
+void trn_var_unlock(trn_var *v);
+/* To touch rows of it; `write`: the value is made safe to write first, by a copy when somebody holds it. Several variables: in address order.
+ * FAILED_PRECONDITION when it has no value. `mu` is not held afterwards. */
+trn_err trn_var_share(trn_var *v, bool write) TRN_MUST_USE;
+void trn_var_unshare(trn_var *v);
+/* One row of a shared variable; held for as long as a copy takes, several of one row's locks in address order of their variables. */
+static inline void trn_var_row_lock(trn_var *v, int64_t row)
+{
+    atomic_flag *f = &v->row[(uint64_t)row % TRN_VAR_ROWS];
+    for (unsigned i = 1; atomic_flag_test_and_set_explicit(f, memory_order_acquire); i++)
+        if (i % 64 == 0)
+            sched_yield();
+}
+static inline void trn_var_row_unlock(trn_var *v, int64_t row)
+{
+    atomic_flag_clear_explicit(&v->row[(uint64_t)row % TRN_VAR_ROWS], memory_order_release);
+}
 /* A reference to the value, or FAILED_PRECONDITION that names the variable. Takes the lock. */
 trn_err trn_var_read(trn_tensor **out, trn_var *v) TRN_MUST_USE;
 /* With the lock held: v->value made safe to write in place (copied when shared). */

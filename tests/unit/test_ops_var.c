@@ -513,13 +513,93 @@ static void concurrent_sum(void **state)
     st_free(s);
 }
 
+/* Rows of one table, updated and gathered by many at once: no update is lost, no row is seen half done. */
+enum { ROWS = 200, COLS = 48, AT_ONCE = 16 };
+struct rows {
+    st *s;
+    trn_tensor *h;
+    st_node *scatter, *gather, *read;
+    _Atomic unsigned seed;
+};
+
+static void *work_on_rows(void *arg)
+{
+    struct rows *w = arg;
+    unsigned seed = atomic_fetch_add(&w->seed, 1) * 7919u;
+    trn_shape shape = {.rank = 2, .dim = {AT_ONCE, COLS}};
+    trn_tensor *ones;
+    trn_err err = trn_tensor_new(&ones, TRN_INT64, &shape);
+    for (int i = 0; !err && i < AT_ONCE * COLS; i++)
+        TRN_DATA_MUT(ones, int64_t)[i] = 1;
+    for (int i = 0; i < STEPS && !err; i++) {
+        int32_t rows[AT_ONCE];
+        for (int j = 0; j < AT_ONCE; j++)
+            rows[j] = (int32_t)((seed = seed * 1103515245u + 12345u) >> 16) % ROWS;
+        trn_tensor *at = i32s(1, AT_ONCE, 0, rows);
+        trn_value in[3] = {st_t(w->h), st_t(at), st_t(ones)}, out = {0};
+        err = st_run(w->s, w->scatter, in, 3, &out);
+        if (!err && i % 3 == 0) {
+            err = st_run(w->s, w->gather, in, 2, &out);
+            for (int j = 0; !err && j < AT_ONCE * COLS; j++)
+                if (TRN_DATA(out.t, int64_t)[j] != TRN_DATA(out.t, int64_t)[j / COLS * COLS])
+                    err = trn_errorf(TRN_INTERNAL, "a torn row");
+            st_drop(out);
+        }
+        if (!err && i % 50 == 0) { /* the whole: the next update copies it */
+            err = st_run(w->s, w->read, in, 1, &out);
+            for (int j = 0; !err && j < ROWS * COLS; j++)
+                if (TRN_DATA(out.t, int64_t)[j] != TRN_DATA(out.t, int64_t)[j / COLS * COLS])
+                    err = trn_errorf(TRN_INTERNAL, "a torn row in the whole");
+            st_drop(out);
+        }
+        trn_tensor_unref(at);
+    }
+    trn_tensor_unref(ones);
+    return err;
+}
+
+static void concurrent_rows(void **state)
+{
+    st *s = st_new();
+    trn_tensor *h = handle(s, "rows", "", TRN_INT64), *zeros;
+    trn_shape shape = {.rank = 2, .dim = {ROWS, COLS}};
+    ok(trn_tensor_new(&zeros, TRN_INT64, &shape));
+    memset(zeros->data, 0, trn_tensor_bytes(zeros));
+    R(NULL, "AssignVariableOp", "dtype", TRN_INT64, 2, H(h), st_t(zeros));
+    struct rows w = {.s = s, .h = h, .scatter = st_op(s, "ResourceScatterAdd", "s"), .gather = st_op(s, "ResourceGather", "g"), .read = st_op(s, "ReadVariableOp", "r")};
+    st_node *all[] = {w.scatter, w.gather, w.read};
+    for (int i = 0; i < 3; i++) {
+        st_type(s, all[i], "dtype", TRN_INT64);
+        if (i < 2)
+            st_type(s, all[i], "Tindices", TRN_INT32);
+        ok(st_prepare(s, all[i]));
+    }
+    pthread_t t[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, work_on_rows, &w), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *err;
+        pthread_join(t[i], &err);
+        ok(err);
+    }
+    trn_value out;
+    R(&out, "ReadVariableOp", "dtype", TRN_INT64, 1, H(h));
+    int64_t sum = 0;
+    for (int i = 0; i < ROWS * COLS; i++)
+        sum += TRN_DATA(out.t, int64_t)[i];
+    assert_int_equal(sum, (int64_t)THREADS * STEPS * AT_ONCE * COLS);
+    st_drop(out);
+    trn_tensor_unref(h);
+    st_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ref_life),    cmocka_unit_test(shared_delta), cmocka_unit_test(every_dtype), cmocka_unit_test(resource_life),
         cmocka_unit_test(anonymous),   cmocka_unit_test(bad_handles),  cmocka_unit_test(strings),     cmocka_unit_test(count_up_to),
         cmocka_unit_test(temporary),   cmocka_unit_test(scatter),      cmocka_unit_test(scatter_strings),
-        cmocka_unit_test(concurrent_sum), cmocka_unit_test(slice_assign),
+        cmocka_unit_test(concurrent_sum), cmocka_unit_test(concurrent_rows), cmocka_unit_test(slice_assign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

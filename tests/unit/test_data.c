@@ -126,6 +126,20 @@ static trn_err k_fail(trn_kctx *k)
     return TRN_OK;
 }
 
+static trn_err k_over(trn_kctx *k)
+{
+    return TRN_DATA(trn_in(k, 0), int64_t)[0] > 4 ? trn_errorf(TRN_OUT_OF_RANGE, "over") : TRN_OK;
+}
+
+static _Atomic int ended;
+
+static trn_err k_last(trn_kctx *k)
+{
+    ended++;
+    trn_out_set(k, 0, trn_tensor_ref(trn_in(k, 0)));
+    return TRN_OK;
+}
+
 static trn_err k_keep(trn_kctx *k) { return trn_k_func(&kept, k, trn_attr_func(k->node, "f")); }
 
 static const trn_op rows[] = {
@@ -133,6 +147,8 @@ static const trn_op rows[] = {
     {"DataPark", "x:i64 -> y:i64", trn_sh_scalar, k_park, TRN_OP_STATEFUL | TRN_OP_ASYNC},
     {"DataLater", "x:i64 -> y:i64", trn_sh_scalar, k_later, TRN_OP_STATEFUL | TRN_OP_ASYNC},
     {"DataFail", "x:i64 -> y:i64", trn_sh_scalar, k_fail, TRN_OP_STATEFUL},
+    {"DataOver", "x:i64 -> ", trn_sh_unknown, k_over, TRN_OP_STATEFUL},
+    {"DataLast", "x:i64 -> y:i64", trn_sh_scalar, k_last, TRN_OP_STATEFUL},
     {"DataKeep", "-> ; f:func", trn_sh_unknown, k_keep, TRN_OP_STATEFUL},
     {0},
 };
@@ -369,6 +385,66 @@ static void at_once(void **state)
         for (int j = 0; j < 4; j++)
             pairs[4 * i + j] = i;
     expect(F_SLOWLY RANGE("4") CYCLE("c", "range", "slowly", "4", "1", "4") MAKE("c"), pairs, 3996);
+}
+
+static void cached_in_a_file(void **state)
+{
+    char dir[] = "/tmp/test_data_XXXXXX", text[8000], path[100];
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < 4; i++) { /* written, read, dropped half way, written */
+        const char *range = i % 2 ? RANGE("9") : RANGE("5");
+        snprintf(path, sizeof path, "%s/c%d", dir, i / 2);
+        snprintf(text, sizeof text,
+                 "%s node { name: 'file' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } } "
+                 "attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape {} string_val: '%s' } } } } " DS("c", "CacheDataset", "range' input: 'file", "") MAKE("c"),
+                 range, path);
+        if (i == 2) {
+            int64_t v;
+            trn_plan *p = plan_of(graph_of(NEXT));
+            assert_ok(init_with(text));
+            assert_ok(next(p, &v));
+            trn_plan_unref(p);
+            settle();
+            assert_int_equal(rmdir(dir), -1); /* c0 is there, of c1 nothing */
+            strcat(path, "_0.lockfile");
+            assert_int_equal(access(path, F_OK), -1);
+            continue;
+        }
+        expect(text, (int64_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8}, i == 3 ? 9 : 5);
+    }
+    settle();
+    static const char *const left[] = {"c0.index", "c0.data-00000-of-00001", "c1.index", "c1.data-00000-of-00001"};
+    for (size_t i = 0; i < TRN_COUNTOF(left); i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, left[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
+#define F_STATE FUNC("state", RET("r", L), INNER_LONG("c", "5") IS("r", "c:output:0"))
+/* 10 each time, until the count says more than four */
+#define F_STEP                                                                                                         \
+    FUNC("step", ARG("a", L) RET("r", L) "is_stateful: true ",                                                         \
+         "node_def { name: 'n' op: 'DataCount' } node_def { name: 'o' op: 'DataOver' input: 'n:y:0' } "                \
+         "node_def { name: 's' op: 'AddV2' input: 'a' input: 'a' input: '^o' " T_LONG "} " IS("r", "s:z:0"))
+#define F_LAST FUNC("last", ARG("a", L) RET("r", L) "is_stateful: true ", "node_def { name: 'p' op: 'DataLast' input: 'a' } " IS("r", "p:y:0"))
+
+static void generated(void **state)
+{
+    static const char *const text = F_STATE F_STEP F_LAST "node { name: 'g' op: 'GeneratorDataset' " FN("init_func", "state") FN("next_func", "step") FN("finalize_func", "last")
+        NONE("Tinit_func_args") NONE("Tnext_func_args") NONE("Tfinalize_func_args") ELEM "} " MAKE("g");
+    int before = ended;
+    expect(text, (int64_t[]){10, 10, 10, 10}, 4);
+    assert_int_equal(ended, before + 1);
+    int64_t v;
+    trn_plan *p = plan_of(graph_of(NEXT));
+    assert_ok(init_with(text));
+    assert_ok(next(p, &v));
+    trn_plan_unref(p);
+    settle(); /* let go of: its end comes all the same */
+    for (int i = 0; i < 2000 && ended < before + 2; i++)
+        usleep(1000);
+    assert_int_equal(ended, before + 2);
 }
 
 static void errors_pass(void **state)
@@ -609,7 +685,7 @@ static void records(void **state)
 #define T(f) cmocka_unit_test(f)
 int main(void)
 {
-    const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(errors_pass),
+    const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
                                        T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -250,11 +250,11 @@ int main(void)
             return 2;
         trn_grain_cap = 2;
     }
-    for (;;) {
-        int c = getc(stdin);
-        if (c == EOF)
-            return 0;
+    for (int c; (c = getc(stdin)) != EOF;) {
         ungetc(c, stdin);
         one();
     }
+    if (pool) /* the leak checker may trip over threads that still run */
+        trn_pool_close(pool);
+    return 0;
 }

@@ -240,6 +240,19 @@ static void advance(cycle_it *it)
     it->at = (it->at + 1) % it->n;
 }
 
+/* What was pulled last has no more: the walk in the current slot, or the input. */
+static void source_ended(cycle_it *it)
+{
+    if (!it->inner) {
+        it->over = true;
+        return;
+    }
+    trn_it_drop(it->slot[it->at]);
+    it->slot[it->at] = NULL;
+    it->open--;
+    advance(it);
+}
+
 /* The function's result is a dataset: walk it in slot `at`. */
 static trn_err open_slot(cycle_it *it, int64_t at, const trn_elem *e)
 {
@@ -273,14 +286,7 @@ static trn_ds_do cycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
             return trn_act_fail(a, err);
         break;
     case TRN_DS_ENDED:
-        if (it->inner) {
-            trn_it_drop(it->slot[it->at]);
-            it->slot[it->at] = NULL;
-            it->open--;
-            advance(it);
-        } else {
-            it->over = true;
-        }
+        source_ended(it);
         break;
     default:
         break;
@@ -346,14 +352,7 @@ static trn_ds_do pcycle_next(trn_it *it_, trn_act *a, trn_ds_why why)
         it->open++;
         break;
     case TRN_DS_ENDED:
-        if (it->inner) {
-            trn_it_drop(it->slot[it->at]);
-            it->slot[it->at] = NULL;
-            it->open--;
-            advance(it);
-        } else {
-            it->over = true;
-        }
+        source_ended(it);
         break;
     default:
         break;

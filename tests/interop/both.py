@@ -47,13 +47,18 @@ def close(a, b, rtol, atol, path="result"):
             assert x.tolist() == y.tolist(), f"{path}: {a!r} and {b!r}"
 
 
+def agree(got, want, rtol=0, atol=0):
+    """Results of several runs, one by one: the same values, or errors with the same code. Returns what they agreed on."""
+    assert len(got) == len(want), f"ours has {len(got)} results, TensorFlow {len(want)}"
+    for i, (g, w) in enumerate(zip(got, want)):
+        if isinstance(w, Failed) or isinstance(g, Failed):
+            assert isinstance(g, Failed) and isinstance(w, Failed) and g.code == w.code, f"run {i}: ours: {str(g):.400}; TensorFlow: {str(w):.400}"
+        else:
+            close(g, w, rtol, atol, f"run {i}")
+    return want
+
+
 def same(target, fetches, feed=None, before=(), times=1, rtol=1e-5, atol=1e-6):
     """Ours against TensorFlow's; returns what they agreed on."""
     want = run("", fetches, feed, before, times)
-    got = run(target, fetches, feed, before, times)
-    for g, w in zip(got, want):
-        if isinstance(w, Failed) or isinstance(g, Failed):
-            assert isinstance(g, Failed) and isinstance(w, Failed) and g.code == w.code, f"ours: {str(g):.400}; TensorFlow: {str(w):.400}"
-        else:
-            close(g, w, rtol, atol)
-    return want
+    return agree(run(target, fetches, feed, before, times), want, rtol, atol)

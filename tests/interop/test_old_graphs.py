@@ -244,17 +244,8 @@ def steps(target, runs):
     return out
 
 
-def agree(got, want):
-    for i, (g, w) in enumerate(zip(got, want)):
-        if isinstance(w, both.Failed) or isinstance(g, both.Failed):
-            assert isinstance(g, both.Failed) and isinstance(w, both.Failed) and g.code == w.code, f"run {i}: ours: {str(g):.400}; TensorFlow: {str(w):.400}"
-        else:
-            both.close(g, w, 0, 0, f"run {i}")
-    return want
-
-
 def same_steps(target, runs):
-    return agree(steps(target, runs), steps("", runs))
+    return both.agree(steps(target, runs), steps("", runs))
 
 
 @pytest.mark.asan
@@ -294,7 +285,7 @@ def test_fixed_length_reader(target, files):
         return steps(where, [(f, None) for f in (put, shut, one, two, counts, two, two, one, one, counts)])
 
     for hop in (0, 3):
-        agree(program(target, ""), program("", "V2"))
+        both.agree(program(target, ""), program("", "V2"))
 
 
 @pytest.mark.parametrize("kind", ["WholeFileReaderV2", "IdentityReaderV2", "TextLineReaderV2"])

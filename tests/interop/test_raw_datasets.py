@@ -51,17 +51,8 @@ def steps(target, build):
         return out
 
 
-def agree(got, want):
-    for i, (g, w) in enumerate(zip(got, want)):
-        if isinstance(w, both.Failed) or isinstance(g, both.Failed):
-            assert isinstance(g, both.Failed) and isinstance(w, both.Failed) and g.code == w.code, f"run {i}: ours: {str(g):.400}; TensorFlow: {str(w):.400}"
-        else:
-            both.close(g, w, 0, 0, f"run {i}")
-    return want
-
-
 def same(target, build):
-    return agree(steps(target, build), steps("", build))
+    return both.agree(steps(target, build), steps("", build))
 
 
 def plain(dataset, kw):
@@ -239,8 +230,8 @@ def test_shuffle_with_a_generator_of_seeds(target):
         return op("AnonymousSeedGenerator", seed=i64(3), seed2=i64(8), reshuffle=True)
 
     want = steps("", lambda: build(second))
-    agree(steps(target, lambda: build(second)), want)
-    agree(steps(target, lambda: build(lambda: op("AnonymousRandomSeedGenerator", seed=i64(3), seed2=i64(8)))), want)
+    both.agree(steps(target, lambda: build(second)), want)
+    both.agree(steps(target, lambda: build(lambda: op("AnonymousRandomSeedGenerator", seed=i64(3), seed2=i64(8)))), want)
 
 
 FILES = {
@@ -420,8 +411,8 @@ def test_cache_in_a_file(target, tmp_path, writer, reader):
     first = run(writer, 3)
     assert not list(tmp_path.glob("*lockfile*")) and (tmp_path / "cache.index").exists()
     second = run(reader, 50)
-    agree(second, first)
-    agree(first, steps("", lambda: build(7)))
+    both.agree(second, first)
+    both.agree(first, steps("", lambda: build(7)))
     assert [int(x[0]) for x in first[1:11]] == [3, 4, 5, 6, 7] * 2
 
 
@@ -433,7 +424,7 @@ def test_cache_in_a_file_that_is_not_finished(target, tmp_path):
 
     for n in (2, 5):
         got = [steps(t, lambda: build(tmp_path / (name + str(n)) / "c", n)) if (tmp_path / (name + str(n))).mkdir() is None else None for t, name in (("", "tf"), (target, "ours"))]
-        agree(got[1], got[0])
+        both.agree(got[1], got[0])
     same(target, lambda: build(tmp_path / "none" / "c", 2)[:2])
 
 

@@ -1,5 +1,5 @@
 /* The client's side: one blocking API over two ways to reach a master, the wire and a plain call. */
-#include <trainera/trainera.h>
+#include <trainera/session.h>
 
 #include <inttypes.h>
 #include <stdlib.h>

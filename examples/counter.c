@@ -14,19 +14,18 @@
 
 #define STEPS 2000
 
-/* As TensorFlow would write it: the variable on the ps, its increment, and a node to set it to zero. */
-static const char graph[] =
-    "node { name: 'counter' op: 'VarHandleOp' device: '/job:ps/task:0'"
-    "  attr { key: 'dtype' value { type: DT_INT64 } } attr { key: 'shape' value { shape { } } }"
-    "  attr { key: 'shared_name' value { s: 'counter' } } }"
-    "node { name: 'zero' op: 'Const' attr { key: 'dtype' value { type: DT_INT64 } }"
-    "  attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape { } int64_val: 0 } } } }"
-    "node { name: 'one' op: 'Const' attr { key: 'dtype' value { type: DT_INT64 } }"
-    "  attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape { } int64_val: 1 } } } }"
-    "node { name: 'init' op: 'AssignVariableOp' input: 'counter' input: 'zero' device: '/job:ps/task:0' attr { key: 'dtype' value { type: DT_INT64 } } }"
-    "node { name: 'add' op: 'AssignAddVariableOp' input: 'counter' input: 'one' device: '/job:ps/task:0' attr { key: 'dtype' value { type: DT_INT64 } } }"
-    "node { name: 'next' op: 'ReadVariableOp' input: 'counter' input: '^add' device: '/job:ps/task:0' attr { key: 'dtype' value { type: DT_INT64 } } }"
-    "node { name: 'now' op: 'ReadVariableOp' input: 'counter' device: '/job:ps/task:0' attr { key: 'dtype' value { type: DT_INT64 } } }";
+/* The variable on the ps, its increment, and its value before and after. */
+static void build(trn_builder *b)
+{
+    TRN_SCOPE(trn_device_scope(b, "/job:ps/task:0"), b)
+    {
+        trn_variable *counter = trn_variable_new(b, "counter", trn_const_i64(b, 0), 0);
+        trn_out add = trn_variable_assign_add(b, counter, trn_const_i64(b, 1));
+        trn_variable_read(trn_named(b, "now"), counter);
+        TRN_SCOPE(trn_control_scope(b, &add, 1), b) trn_variable_read(trn_named(b, "next"), counter);
+        trn_variables_init(b, TRN_VARS_GLOBAL);
+    }
+}
 
 static void check(trn_err err, const char *what)
 {
@@ -36,11 +35,11 @@ static void check(trn_err err, const char *what)
     exit(1);
 }
 
-static trn_session *open_session(const char *target)
+static trn_session *open_session(const char *target, trn_builder *b)
 {
     trn_session *s;
     check(trn_session_open(&s, target, &(trn_session_opts){.timeout_ms = 60000}), target);
-    check(trn_session_extend_text(s, graph), target);
+    check(trn_session_extend_builder(s, b), target);
     return s;
 }
 
@@ -67,26 +66,29 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: counter grpc://WORKER...   (start a cluster with: trainera local --ps 1 --workers 2)\n");
         return 2;
     }
+    trn_builder *b = trn_builder_new();
+    build(b);
     trn_session **session = calloc((size_t)n, sizeof *session);
     pthread_t *thread = calloc((size_t)n, sizeof *thread);
     for (int i = 0; i < n; i++)
-        session[i] = open_session(argv[i + 1]);
+        session[i] = open_session(argv[i + 1], b);
     const char *init = "init";
     check(trn_session_run(session[0], &(trn_run){.targets = &init, .n_targets = 1}), "init");
 
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
     for (int i = 0; i < n; i++)
         pthread_create(&thread[i], NULL, count, session[i]);
     for (int i = 0; i < n; i++)
         pthread_join(thread[i], NULL);
-    clock_gettime(CLOCK_MONOTONIC, &b);
+    clock_gettime(CLOCK_MONOTONIC, &to);
 
     int64_t total = fetch(session[0], "now:0"), expected = (int64_t)n * STEPS;
-    double secs = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+    double secs = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
     printf("%d workers counted to %lld, as they should: %s (%.0f steps/s)\n", n, (long long)total, total == expected ? "yes" : "NO", (double)expected / secs);
     for (int i = 0; i < n; i++)
         trn_err_free(trn_session_close(session[i]));
+    trn_builder_free(b);
     free(session);
     free(thread);
     return total == expected ? 0 : 1;

@@ -1,13 +1,13 @@
-/* The smallest program: a server of this one process, a session on it, one string constant. */
+/* The smallest program: a graph of one string, a server of this one process, a session on it. */
 #include <trainera/trainera.h>
 
 #include <stdio.h>
 
-static const char graph[] = "node { name: 'hello' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } }"
-                            "  attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape { } string_val: 'Hello, distributed Trainera!' } } } }";
-
 int main(void)
 {
+    trn_builder *b = trn_builder_new();
+    trn_const_str(trn_named(b, "hello"), "Hello, distributed Trainera!");
+
     trn_server *server = NULL;
     trn_session *session = NULL;
     trn_tensor *hello = NULL;
@@ -16,7 +16,7 @@ int main(void)
     if (!err)
         err = trn_session_open_on(&session, server, NULL);
     if (!err)
-        err = trn_session_extend_text(session, graph);
+        err = trn_session_extend_builder(session, b);
     if (!err)
         err = trn_session_run(session, &(trn_run){.fetches = &fetch, .n_fetches = 1, .out = &hello});
     if (!err) {
@@ -29,6 +29,7 @@ int main(void)
     trn_err_free(trn_session_close(session));
     if (server)
         trn_server_close(server, 0);
+    trn_builder_free(b);
     int status = err ? 1 : 0;
     trn_err_free(err);
     return status;

@@ -79,7 +79,9 @@ TRN_API void trn_control_scope(trn_builder *b, const trn_out *deps, int n); /* n
 TRN_API void trn_colocate_scope(trn_builder *b, trn_out with);              /* new nodes go where this one is ("_class") */
 TRN_API void trn_end(trn_builder *b);
 /* TRN_SCOPE(trn_name_scope(b, "hidden"), b) { … }      no break or return out of the braces */
-#define TRN_SCOPE(open, b) for (int trn_once_ = ((open), 1); trn_once_; trn_end(b), trn_once_ = 0)
+#define TRN_SCOPE(open, b) TRN_SCOPE_(open, b, __COUNTER__)
+#define TRN_SCOPE_(open, b, n) TRN_SCOPE__(open, b, n)
+#define TRN_SCOPE__(open, b, n) for (int trn_once_##n = ((open), 1); trn_once_##n; trn_end(b), trn_once_##n = 0)
 
 /* ---- nodes --------------------------------------------------------------------------------------------------------- */
 

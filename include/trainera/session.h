@@ -2,7 +2,7 @@
 #ifndef TRAINERA_SESSION_H
 #define TRAINERA_SESSION_H
 
-#include <trainera/types.h>
+#include <trainera/build.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +46,9 @@ TRN_API trn_err trn_session_open_on(trn_session **out, trn_server *server, const
 /* Adds nodes: a serialized GraphDef, or one as text. All or nothing. */
 TRN_API trn_err trn_session_extend(trn_session *s, const void *graph_def, size_t n) TRN_MUST_USE;
 TRN_API trn_err trn_session_extend_text(trn_session *s, const char *graph_def_text) TRN_MUST_USE;
+/* Adds what the builder has that this session has not yet; an error that the builder latched comes out here. A session follows one builder; nodes that it has
+ * do not change any more. */
+TRN_API trn_err trn_session_extend_builder(trn_session *s, trn_builder *b) TRN_MUST_USE;
 
 /* What one step is fed and asked for. All borrowed for the call; zero-initialise what you do not need. */
 typedef struct trn_run {

@@ -1,12 +1,14 @@
 /* Trainera: parameter-server training that speaks TensorFlow's wire.
  *
+ *     trn_builder *b = trn_builder_new();
+ *     trn_const_str(trn_named(b, "hello"), "Hello, world!");
  *     trn_server *server;
  *     trn_session *session;
  *     trn_tensor *hello;
  *     const char *fetch = "hello:0";
  *     trn_err err = trn_server_create_local(&server);
  *     if (!err) err = trn_session_open(&session, trn_server_target(server), NULL);
- *     if (!err) err = trn_session_extend_text(session, "node { name: 'hello' op: 'Const' attr { ... } }");
+ *     if (!err) err = trn_session_extend_builder(session, b);
  *     if (!err) err = trn_session_run(session, &(trn_run){.fetches = &fetch, .n_fetches = 1, .out = &hello});
  *
  * Rules
@@ -22,6 +24,7 @@
 
 /* One header per part; a program may include only those that it uses. */
 #include <trainera/types.h>
+#include <trainera/build.h>
 #include <trainera/session.h>
 
 #endif

@@ -84,8 +84,9 @@ typedef struct trn_gusers {
 void trn_gusers__init(trn_gusers *u, const trn_graph *g);
 void trn_gusers__fini(trn_gusers *u);
 
-/* Shapes of one node's outputs from those of its inputs: all[id], NULL where nothing is known yet. Memory from `a`. */
-void trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a);
+/* Shapes of one node's outputs from those of its inputs: all[id], NULL where nothing is known yet. Memory from `a`. They are unknown when the rule refuses
+ * its inputs, and the error is for those whom it may tell something: the kernel will say it better, with the real shapes. */
+trn_err trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a);
 
 /* Nodes on their way into a graph: built in their own store, checked, then added all at once or not at all. */
 typedef struct trn_stage {

@@ -22,12 +22,12 @@ static bool sane(const trn_shape *s)
     return true;
 }
 
-void trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a)
+trn_err trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a)
 {
     trn_shape *res = all[nd->id] = unknown_shapes(a, nd->n.n_out);
     int n = nd->n.n_in;
     if (!nd->n.def || !nd->n.def->row->shape || !nd->n.n_out)
-        return;
+        return TRN_OK;
     trn_shape few_in[8], *in = n <= 8 ? few_in : trn_xalloc((size_t)n * sizeof *in);
     const trn_tensor *few_values[8], **value = n <= 8 ? few_values : trn_xalloc((size_t)n * sizeof *value);
     for (int i = 0; i < n; i++) {
@@ -41,12 +41,11 @@ void trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, t
     for (int i = 0; i < nd->n.n_out; i++)
         if (err || !sane(&res[i]))
             res[i] = trn_shape_unknown();
-    if (err)
-        trn_err_free(err);
     if (n > 8) {
         free(in);
         free(value);
     }
+    return err;
 }
 
 trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g)
@@ -62,7 +61,7 @@ trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g)
     for (int k = 0; k < n; k++) {
         const trn_gnode *nd = g->node[order[k]];
         if (nd->n.def)
-            trn_infer__node(all, g, nd, a);
+            trn_err_free(trn_infer__node(all, g, nd, a));
         else
             all[nd->id] = nothing;
     }

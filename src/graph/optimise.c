@@ -487,7 +487,7 @@ static trn_err pass(trn_opt *p, const int *order, int n)
         update_inputs(p, nd);
         p->tainted[nd->id] = in_frame(p, nd);
         if (nd->n.def)
-            trn_infer__node(p->shape, p->g, nd, p->tmp);
+            trn_err_free(trn_infer__node(p->shape, p->g, nd, p->tmp));
         if (!trn_opt__is_pure(nd))
             continue;
         if (p->o->identity && drop_identity(p, nd))

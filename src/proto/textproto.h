@@ -16,5 +16,8 @@
 /* Adds to `out`. Errors name the line: "line 3: …". [any] */
 trn_err trn_textproto_encode(trn_sb *out, const ProtobufCMessageDescriptor *type, const char *text,
                              size_t n) TRN_MUST_USE;
+/* The other way: a message as text, two spaces per level, as TensorFlow writes graph.pbtxt. Fields at their default are left out; map entries come in the
+ * message's order. Adds to `out`. [any] */
+void trn_textproto_write(trn_sb *out, const ProtobufCMessage *m);
 
 #endif

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "graph/builder.h"
 #include "master/master.h"
 #include "master/server.h"
 #include "proto/pb.h"
@@ -177,6 +178,10 @@ struct trn_session {
     int64_t timeout_ms;
     pthread_mutex_t mu;   /* version */
     int64_t version;
+    pthread_mutex_t build_mu; /* the three below */
+    const trn_builder *builder; /* whose nodes [0, built) are there */
+    int built;
+    uint64_t lib_version;
 };
 
 static uint64_t deadline(const trn_session *s)
@@ -227,6 +232,7 @@ static void session_free(trn_session *s)
         client_give();
     }
     pthread_mutex_destroy(&s->mu);
+    pthread_mutex_destroy(&s->build_mu);
     free(s);
 }
 
@@ -245,6 +251,7 @@ static trn_session *session_new(const trn_session_opts *o)
 {
     trn_session *s = trn_xalloc(sizeof *s);
     pthread_mutex_init(&s->mu, NULL);
+    pthread_mutex_init(&s->build_mu, NULL);
     s->timeout_ms = o ? o->timeout_ms : 0;
     return s;
 }
@@ -316,6 +323,30 @@ trn_err trn_session_extend_text(trn_session *s, const char *text)
     if (!err)
         err = trn_session_extend(s, bytes.p, bytes.n);
     trn_sb_fini(&bytes);
+    return err;
+}
+
+trn_err trn_session_extend_builder(trn_session *s, trn_builder *b)
+{
+    TRN_TRY(trn_builder_check(b));
+    trn_err err = TRN_OK;
+    pthread_mutex_lock(&s->build_mu);
+    if (s->builder && s->builder != b)
+        err = trn_errorf(TRN_FAILED_PRECONDITION, "this session follows another builder already");
+    else if (s->built < b->g->n || s->lib_version != b->lib_version) {
+        trn_arena *a = trn_arena_new();
+        Tensorflow__GraphDef *gd = trn_builder__export(a, b, s->built);
+        if (s->lib_version == b->lib_version)
+            gd->library = NULL;
+        err = extend(s, a, gd);
+        trn_arena_free(a);
+        if (!err) {
+            s->builder = b;
+            s->built = b->sent = b->g->n;
+            s->lib_version = b->lib_version;
+        }
+    }
+    pthread_mutex_unlock(&s->build_mu);
     return err;
 }
 

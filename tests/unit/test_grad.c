@@ -1,0 +1,413 @@
+/* Gradients against differences: every row of src/grad has a case here, with shapes that are known and with shapes that only a step knows. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "grad/rows.h"
+#include <trainera/trainera.h>
+
+#define MAX_IN 8
+
+static trn_server *server;
+
+typedef struct model {
+    trn_builder *b;
+    trn_out x[MAX_IN];         /* what is fed and differentiated */
+    trn_tensor *value[MAX_IN];
+    int n_x;
+    trn_out in[MAX_IN];
+    int n_in;
+    bool single;
+} model;
+
+typedef struct gcase {
+    const char *op, *inputs, *attrs;
+    int outs; /* only the first of them count; 0: all */
+    bool loose, needs_rank;
+    trn_out (*build)(model *m); /* instead of one node: a scalar */
+} gcase;
+
+static void check(trn_err err, const char *what)
+{
+    if (err)
+        fail_msg("%s: %s", what, trn_err_msg(err));
+}
+
+static trn_out add(trn_builder *b, const char *op, const trn_out *in, int n, const trn_attr *a, int n_a) { return trn_node_add(b, op, in, n, a, n_a); }
+#define OP(op, ...) add(m->b, op, TRN_OUTS(__VA_ARGS__), NULL, 0)
+
+static trn_tensor *blank(trn_dtype t, int rank, const int64_t *dims)
+{
+    trn_shape s = {.rank = rank};
+    for (int i = 0; i < rank; i++)
+        s.dim[i] = dims[i];
+    trn_tensor *v;
+    check(trn_tensor_new(&v, t, &s), "tensor");
+    return v;
+}
+
+/* All that are wrong are told, not only the first. */
+static int wrong;
+#define BAD(...) (wrong++, print_error(__VA_ARGS__))
+
+/* A number that does not depend on anything but its place. */
+static double number(int i) { return fabs(fmod(sin(i * 12.9898 + 4.1) * 43758.5453, 1.0)); }
+
+/* mode 0: shapes are known; 1: only the rank; 2: nothing. */
+static trn_out variable_input(model *m, trn_dtype t, int rank, const int64_t *dims, double lo, double hi, int mode)
+{
+    trn_shape s = trn_shape_scalar();
+    s.rank = mode == 2 ? -1 : rank;
+    for (int i = 0; i < rank; i++)
+        s.dim[i] = mode ? -1 : dims[i];
+    trn_tensor *v = blank(t, rank, dims);
+    int64_t n = trn_tensor_count(v);
+    for (int64_t i = 0; i < n; i++) {
+        double x = lo + (hi - lo) * number((int)(i + 17 * m->n_x));
+        if (t == TRN_DOUBLE)
+            ((double *)trn_tensor_data_mut(v))[i] = x;
+        else
+            ((float *)trn_tensor_data_mut(v))[i] = (float)x;
+    }
+    m->single |= t == TRN_FLOAT;
+    m->value[m->n_x] = v;
+    return m->x[m->n_x++] = trn_placeholder(m->b, "x", t, s);
+}
+
+/* "f[2,3]@0:1" or "i[2]{1,0}" */
+static void read_inputs(model *m, const char *p, int mode)
+{
+    while (*p) {
+        char kind[4] = {0};
+        int rank = 0, k = 0;
+        int64_t dims[8], n = 1;
+        char *end;
+        while (*p != '[')
+            kind[k++] = *p++;
+        for (p++; *p != ']'; p = end + (*end == ',')) {
+            dims[rank] = strtol(p, &end, 10);
+            n *= dims[rank++];
+        }
+        p++;
+        double lo = 0.2, hi = 0.9, v[64] = {0};
+        if (*p == '@') {
+            lo = strtod(p + 1, &end);
+            hi = strtod(end + 1, &end);
+            p = end;
+        }
+        for (int i = 0; i < 64; i++)
+            v[i] = 0.3 + 0.4 * number(i + 99);
+        if (*p == '{') {
+            p++;
+            for (int i = 0; *p != '}'; i++) {
+                v[i] = strtod(p, &end);
+                p = end + (*end == ',');
+            }
+            p++;
+        }
+        if (!strcmp(kind, "f") || !strcmp(kind, "s")) {
+            m->in[m->n_in++] = variable_input(m, kind[0] == 'f' ? TRN_DOUBLE : TRN_FLOAT, rank, dims, lo, hi, mode);
+        } else {
+            trn_dtype t = !strcmp(kind, "i") ? TRN_INT32 : !strcmp(kind, "l") ? TRN_INT64 : !strcmp(kind, "b") ? TRN_BOOL : !strcmp(kind, "ks") ? TRN_FLOAT : TRN_DOUBLE;
+            trn_tensor *c = blank(t, rank, dims);
+            void *d = trn_tensor_data_mut(c);
+            for (int64_t i = 0; i < n; i++) {
+                if (t == TRN_INT32)
+                    ((int32_t *)d)[i] = (int32_t)v[i];
+                else if (t == TRN_INT64)
+                    ((int64_t *)d)[i] = (int64_t)v[i];
+                else if (t == TRN_BOOL)
+                    ((bool *)d)[i] = v[i] != 0;
+                else if (t == TRN_FLOAT)
+                    ((float *)d)[i] = (float)v[i];
+                else
+                    ((double *)d)[i] = v[i];
+            }
+            m->in[m->n_in++] = trn_const(m->b, c);
+        }
+        while (*p == ' ')
+            p++;
+    }
+}
+
+static int read_attrs(trn_attr *out, trn_builder *b, const trn_opdef *def, const char *p)
+{
+    static const trn_shape unknown = {.rank = -1};
+    int n = 0;
+    while (*p) {
+        size_t len = strcspn(p, "="), vlen = strcspn(p + len + 1, " ");
+        char *name = trn_builder_alloc(b, len + 1), *v = trn_builder_alloc(b, vlen + 1);
+        memcpy(name, p, len);
+        memcpy(v, p + len + 1, vlen);
+        const trn_attrdef *a = NULL;
+        for (int i = 0; i < def->n_attrs; i++)
+            if (!strcmp(def->attrs[i].name, name))
+                a = &def->attrs[i];
+        if (!a)
+            fail_msg("%s has no attr %s", def->row->name, name);
+        trn_attr *o = &out[n++];
+        *o = (trn_attr){.name = name, .kind = a->kind};
+        if (a->is_list) {
+            trn_attr_val *l = trn_builder_alloc(b, 16 * sizeof *l);
+            o->is_list = true;
+            char *end;
+            for (const char *q = v + 1; *q && *q != ']'; q = end + (*end == ','))
+                l[o->n++].i = strtol(q, &end, 10);
+            o->list = l;
+        } else if (a->kind == TRN_ATTR_INT) {
+            o->v.i = strtol(v, NULL, 10);
+        } else if (a->kind == TRN_ATTR_FLOAT) {
+            o->v.f = strtof(v, NULL);
+        } else if (a->kind == TRN_ATTR_BOOL) {
+            o->v.b = !strcmp(v, "true");
+        } else if (a->kind == TRN_ATTR_TYPE) {
+            o->v.type = trn_dtype_parse(v, vlen);
+        } else if (a->kind == TRN_ATTR_SHAPE) {
+            o->v.shape = &unknown;
+        } else {
+            *o = trn_at_str(name, v);
+        }
+        p += len + 1 + vlen;
+        while (*p == ' ')
+            p++;
+    }
+    return n;
+}
+
+static trn_tensor *run(trn_session *s, model *m, const char *fetch)
+{
+    const char *names[MAX_IN];
+    trn_tensor *out = NULL;
+    for (int i = 0; i < m->n_x; i++)
+        names[i] = trn_out_name(m->b, m->x[i]);
+    trn_err err = trn_session_run(s, &(trn_run){.n_feeds = m->n_x, .feed_names = names, .feeds = m->value, .n_fetches = 1, .fetches = &fetch, .out = &out});
+    if (err)
+        BAD("%s: %s\n", fetch, trn_err_msg(err));
+    trn_err_free(err);
+    return out;
+}
+
+static double at(const trn_tensor *t, int64_t i)
+{
+    return trn_tensor_dtype(t) == TRN_DOUBLE ? ((const double *)trn_tensor_data(t))[i] : ((const float *)trn_tensor_data(t))[i];
+}
+
+/* All floating-point outputs of the node, each number times another constant, added up. */
+static trn_out weighed(model *m, trn_session *s, trn_out y, int outs)
+{
+    const trn_node *n = trn_out_op(m->b, y);
+    trn_out sum = TRN_NONE;
+    int n_out = outs ? outs : n->n_out;
+    check(trn_session_extend_builder(s, m->b), n->op);
+    for (int i = 0; i < n_out; i++) {
+        trn_dtype t = trn_dtype_base(n->out_types[i]);
+        if (t != TRN_DOUBLE && t != TRN_FLOAT)
+            continue;
+        trn_out o = trn_out_nth(y, i);
+        trn_tensor *v = run(s, m, trn_out_name(m->b, o));
+        if (!v)
+            return TRN_NONE;
+        trn_tensor *w = blank(t, trn_tensor_shape(v)->rank, trn_tensor_shape(v)->dim);
+        for (int64_t k = 0; k < trn_tensor_count(v); k++) {
+            double x = 0.5 + number((int)k + 31 * i + 5);
+            if (t == TRN_DOUBLE)
+                ((double *)trn_tensor_data_mut(w))[k] = x;
+            else
+                ((float *)trn_tensor_data_mut(w))[k] = (float)x;
+        }
+        int32_t axes[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+        trn_out part = OP("Sum", OP("Mul", o, trn_const(m->b, w)), trn_const_i32s(m->b, axes, trn_tensor_shape(v)->rank));
+        trn_tensor_unref(v);
+        sum = trn_out_is(sum) ? OP("AddV2", sum, part) : part;
+    }
+    return sum;
+}
+
+static void compare(model *m, trn_session *s, trn_out loss, const gcase *gc, const char *label, int mode)
+{
+    trn_grad g[MAX_IN];
+    trn_gradients(g, m->b, &loss, 1, m->x, m->n_x, NULL);
+    if (mode == 2 && gc->needs_rank) {
+        assert_false(trn_builder_ok(m->b));
+        return;
+    }
+    trn_out d[MAX_IN];
+    for (int i = 0; i < m->n_x; i++)
+        d[i] = trn_grad_dense(m->b, g[i]);
+    trn_err err = trn_session_extend_builder(s, m->b);
+    if (err) {
+        BAD("%s, shapes known %d: %s\n", label, mode, trn_err_msg(err));
+        trn_err_free(err);
+        return;
+    }
+    double step = m->single ? 1e-2 : 1e-5, tol = m->single ? 2e-2 : 1e-6;
+    if (gc->loose)
+        tol *= 3;
+    for (int i = 0; i < m->n_x; i++) {
+        trn_tensor *got = trn_out_is(d[i]) ? run(s, m, trn_out_name(m->b, d[i])) : NULL, *v = m->value[i];
+        if (got && (!trn_shape_eq(trn_tensor_shape(got), trn_tensor_shape(v)) || trn_tensor_dtype(got) != trn_tensor_dtype(v))) {
+            char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+            BAD("%s, shapes known %d: the gradient of x%d is %s, not %s\n", label, mode, i, trn_shape_text(a, trn_tensor_shape(got)), trn_shape_text(b, trn_tensor_shape(v)));
+            trn_tensor_unref(got);
+            continue;
+        }
+        for (int64_t k = 0; k < trn_tensor_count(v); k++) {
+            double side[2], old = at(v, k);
+            for (int e = 0; e < 2; e++) {
+                double x = old + (e ? step : -step);
+                if (trn_tensor_dtype(v) == TRN_DOUBLE)
+                    ((double *)trn_tensor_data_mut(v))[k] = x;
+                else
+                    ((float *)trn_tensor_data_mut(v))[k] = (float)x;
+                trn_tensor *y = run(s, m, trn_out_name(m->b, loss));
+                side[e] = y ? at(y, 0) : NAN;
+                trn_tensor_unref(y);
+            }
+            if (trn_tensor_dtype(v) == TRN_DOUBLE)
+                ((double *)trn_tensor_data_mut(v))[k] = old;
+            else
+                ((float *)trn_tensor_data_mut(v))[k] = (float)old;
+            double want = (side[1] - side[0]) / (2 * step), is = got ? at(got, k) : 0;
+            if (!(fabs(want - is) <= tol * (1 + fabs(want))))
+                BAD("%s (%s | %s), shapes known %d: gradient of x%d[%d] is %.9g, differences say %.9g\n", label, gc->inputs, gc->attrs, mode, i, (int)k, is, want);
+        }
+        trn_tensor_unref(got);
+    }
+}
+
+static trn_map *seen;
+
+static void one_case(const gcase *gc, int mode)
+{
+    model m = {.b = trn_builder_new()};
+    trn_session *s;
+    check(trn_session_open_on(&s, server, NULL), "session");
+    trn_out loss;
+    if (gc->build) {
+        loss = gc->build(&m);
+    } else {
+        const trn_opdef *def = trn_op_find(gc->op);
+        trn_attr attrs[16];
+        if (!def)
+            fail_msg("there is no op %s", gc->op);
+        read_inputs(&m, gc->inputs, mode);
+        int n_attrs = read_attrs(attrs, m.b, def, gc->attrs);
+        trn_out y = trn_node_add(m.b, gc->op, m.in, m.n_in, attrs, n_attrs);
+        trn_err err = trn_builder_check(m.b);
+        if (err) {
+            BAD("%s: %s\n", gc->op, trn_err_msg(err));
+            trn_err_free(err);
+            return;
+        }
+        loss = weighed(&m, s, y, gc->outs);
+    }
+    check(trn_builder_check(m.b), gc->op);
+    if (!trn_out_is(loss))
+        return;
+    for (int i = 0; i < trn_builder_node_count(m.b); i++)
+        trn_map_puts(seen, trn_out_op(m.b, (trn_out){i, -1})->op, &seen);
+    compare(&m, s, loss, gc, gc->op, mode);
+    for (int i = 0; i < m.n_x; i++)
+        trn_tensor_unref(m.value[i]);
+    trn_err_free(trn_session_close(s));
+    trn_builder_free(m.b);
+}
+
+static trn_out sum_all(model *m, trn_out x, int rank) { return OP("Sum", x, trn_const_i32s(m->b, (const int32_t[]){0, 1, 2, 3}, rank)); }
+static trn_out sum_sq(model *m, trn_out x, int rank) { return sum_all(m, OP("Square", x), rank); }
+
+static trn_out input(model *m, int rank, int64_t a, int64_t b) { return variable_input(m, TRN_DOUBLE, rank, (const int64_t[]){a, b}, 0.2, 0.9, 0); }
+
+/* Lists: made of a tensor, grown, shortened, written, read. */
+static trn_out lists(model *m)
+{
+    trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0);
+    trn_out two = trn_const_i32s(m->b, (const int32_t[]){2}, 1), any = trn_const_i32s(m->b, (const int32_t[]){-1}, 1);
+    trn_attr t = trn_at_type("element_dtype", TRN_DOUBLE);
+    trn_out l = OP("TensorListFromTensor", x, two);
+    l = OP("TensorListPushBack", l, y);
+    l = OP("TensorListPushBack", l, OP("Square", y));
+    trn_out pop = add(m->b, "TensorListPopBack", TRN_OUTS(l, two), &t, 1);
+    l = OP("TensorListSetItem", pop, trn_const_i32(m->b, 1), OP("Mul", y, y));
+    l = OP("TensorListResize", l, trn_const_i32(m->b, 5));
+    l = OP("TensorListSetItem", l, trn_const_i32(m->b, 4), y);
+    trn_out item = add(m->b, "TensorListGetItem", TRN_OUTS(l, trn_const_i32(m->b, 3), any), &t, 1);
+    trn_out all = add(m->b, "TensorListStack", TRN_OUTS(l, two), &t, 1);
+    trn_out ids = trn_const_i32s(m->b, (const int32_t[]){2, 0}, 2);
+    trn_out some = add(m->b, "TensorListGather", TRN_OUTS(l, ids, two), &t, 1);
+    trn_out sc = OP("TensorListScatter", OP("Exp", some), ids, two), sc2 = OP("TensorListScatterV2", some, ids, two, trn_const_i32(m->b, 3));
+    sc = OP("TensorListScatterIntoExistingList", sc, OP("Square", some), trn_const_i32s(m->b, (const int32_t[]){0, 1}, 2));
+    trn_out st = add(m->b, "TensorListGather", TRN_OUTS(sc, ids, two), &t, 1), st2 = add(m->b, "TensorListGather", TRN_OUTS(sc2, ids, two), &t, 1);
+    trn_out parts[] = {sum_sq(m, trn_out_nth(pop, 1), 1), sum_sq(m, item, 1), sum_sq(m, all, 2), sum_sq(m, st, 2), sum_sq(m, st2, 2)};
+    return trn_node_add(m->b, "AddN", parts, 5, NULL, 0);
+}
+
+/* Arrays: written one by one, scattered, split; read, gathered, joined. */
+static trn_out arrays(model *m)
+{
+    trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0), parts[3];
+    trn_attr t = trn_at_type("dtype", TRN_DOUBLE);
+    trn_out ids = trn_const_i32s(m->b, (const int32_t[]){2, 0, 1}, 3);
+    for (int i = 0; i < 3; i++) {
+        trn_out h = add(m->b, "TensorArrayV3", TRN_OUTS(trn_const_i32(m->b, i == 0 ? 4 : i == 1 ? 3 : 2)), &t, 1), flow = trn_out_nth(h, 1);
+        if (i == 0) {
+            flow = OP("TensorArrayScatterV3", h, ids, x, flow);
+            flow = OP("TensorArrayWriteV3", h, trn_const_i32(m->b, 3), y, flow);
+            parts[i] = sum_sq(m, add(m->b, "TensorArrayReadV3", TRN_OUTS(h, trn_const_i32(m->b, 3), flow), &t, 1), 1);
+            parts[i] = OP("AddV2", parts[i], sum_sq(m, add(m->b, "TensorArrayGatherV3", TRN_OUTS(h, ids, flow), &t, 1), 2));
+        } else if (i == 1) {
+            for (int k = 0; k < 3; k++)
+                flow = OP("TensorArrayWriteV3", h, trn_const_i32(m->b, k), k ? y : OP("Square", y), flow);
+            parts[i] = sum_sq(m, add(m->b, "TensorArrayConcatV3", TRN_OUTS(h, flow), &t, 1), 1);
+        } else {
+            trn_tensor *len = trn_tensor_from(TRN_INT64, 1, (const int64_t[]){2}, (const int64_t[]){1, 2});
+            flow = OP("TensorArraySplitV3", h, x, trn_const(m->b, len), flow);
+            parts[i] = sum_sq(m, add(m->b, "TensorArrayReadV3", TRN_OUTS(h, trn_const_i32(m->b, 1), flow), &t, 1), 2);
+        }
+    }
+    return trn_node_add(m->b, "AddN", parts, 3, NULL, 0);
+}
+
+static const gcase cases[] = {
+#include "grad_cases.inc"
+    {"TensorList", "", "", .build = lists},
+    {"TensorArray", "", "", .build = arrays},
+};
+
+/* Rows that the numbers above cannot reach; tests further down do. */
+static const char *const elsewhere[] = {"Conj", "PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "PartitionedCall", "StatefulPartitionedCall"};
+
+static void every_row(void **state)
+{
+    seen = trn_map_new();
+    const char *only = getenv("GRAD_CASE");
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++)
+        for (int mode = 0; mode < (cases[i].build ? 1 : 3); mode++)
+            if (!only || !strcmp(only, cases[i].op))
+                one_case(&cases[i], mode);
+    const trn_grad_row *r;
+    for (int i = 0; (r = trn_grad__row_at(i)) && !only; i++) {
+        bool there = trn_map_gets(seen, r->op);
+        for (size_t k = 0; k < TRN_COUNTOF(elsewhere); k++)
+            there |= !strcmp(r->op, elsewhere[k]);
+        if (!there)
+            BAD("the gradient of %s has no case\n", r->op);
+        if (!trn_op_find(r->op))
+            BAD("a row for %s, which is no op\n", r->op);
+    }
+    trn_map_free(seen, NULL);
+    assert_int_equal(wrong, 0);
+}
+
+int main(void)
+{
+    check(trn_server_create_local(&server), "server");
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row)};
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    trn_server_close(server, 0);
+    return rc;
+}

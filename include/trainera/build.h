@@ -49,6 +49,17 @@ typedef struct trn_maybe_bool { bool given; bool v; } trn_maybe_bool;
 #define TRN_B(x) ((trn_maybe_bool){true, (x)})
 typedef struct trn_ints { const int64_t *at; int n; } trn_ints;
 #define TRN_INTS(...) ((trn_ints){(const int64_t[]){__VA_ARGS__}, (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))})
+/* Lists of attrs, the same way: .dilations = TRN_INTS(1, 2, 2, 1), .labels = TRN_STRS("a", "b") */
+typedef struct trn_floats { const float *at; int n; } trn_floats;
+typedef struct trn_types { const trn_dtype *at; int n; } trn_types;
+typedef struct trn_strs { const char *const *at; int n; } trn_strs;
+typedef struct trn_shapes { const trn_shape *at; int n; } trn_shapes;
+typedef struct trn_funcs { const trn_func_ref *at; int n; } trn_funcs;
+#define TRN_FLOATS(...) ((trn_floats){(const float[]){__VA_ARGS__}, (int)(sizeof((const float[]){__VA_ARGS__}) / sizeof(float))})
+#define TRN_TYPES(...) ((trn_types){(const trn_dtype[]){__VA_ARGS__}, (int)(sizeof((const trn_dtype[]){__VA_ARGS__}) / sizeof(trn_dtype))})
+#define TRN_STRS(...) ((trn_strs){(const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))})
+#define TRN_SHAPES(...) ((trn_shapes){(const trn_shape[]){__VA_ARGS__}, (int)(sizeof((const trn_shape[]){__VA_ARGS__}) / sizeof(trn_shape))})
+#define TRN_FUNCS(...) ((trn_funcs){(const trn_func_ref[]){__VA_ARGS__}, (int)(sizeof((const trn_func_ref[]){__VA_ARGS__}) / sizeof(trn_func_ref))})
 #define TRN_OUTS(...) (const trn_out[]){__VA_ARGS__}, (int)(sizeof((const trn_out[]){__VA_ARGS__}) / sizeof(trn_out))
 
 TRN_API trn_builder *trn_builder_new(void);
@@ -96,6 +107,13 @@ TRN_API trn_attr trn_at_str(const char *name, const char *v);
 TRN_API trn_attr trn_at_tensor(const char *name, trn_tensor *v);
 TRN_API trn_attr trn_at_shape(const char *name, const trn_shape *v);
 TRN_API trn_attr trn_at_func(const char *name, const trn_func_ref *v);
+/* Lists; what they are made of is kept by the builder. A length below zero is latched as an error. */
+TRN_API trn_attr trn_at_ints(trn_builder *b, const char *name, trn_ints v);
+TRN_API trn_attr trn_at_floats(trn_builder *b, const char *name, trn_floats v);
+TRN_API trn_attr trn_at_types(trn_builder *b, const char *name, trn_types v);
+TRN_API trn_attr trn_at_strs(trn_builder *b, const char *name, trn_strs v);
+TRN_API trn_attr trn_at_shapes(trn_builder *b, const char *name, trn_shapes v);
+TRN_API trn_attr trn_at_funcs(trn_builder *b, const char *name, trn_funcs v);
 TRN_API void trn_control_add(trn_builder *b, trn_out node, trn_out after); /* one more control input for a node that exists */
 /* An attr of a node that exists, set or replaced (e.g. "_class", "_output_shapes"); types must not change. */
 TRN_API void trn_node_set_attr(trn_builder *b, trn_out node, const trn_attr *attr);

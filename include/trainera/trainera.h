@@ -26,6 +26,8 @@
 #include <trainera/types.h>
 #include <trainera/build.h>
 #include <trainera/grad.h>
+#include <trainera/ops.h>
+#include <trainera/nn.h>
 #include <trainera/session.h>
 
 #endif

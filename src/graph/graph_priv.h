@@ -88,6 +88,10 @@ void trn_gusers__fini(trn_gusers *u);
  * its inputs, and the error is for those whom it may tell something: the kernel will say it better, with the real shapes. */
 trn_err trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a);
 
+/* The values of a small integer tensor that follow from constants and known shapes (values.c); *unknown of them do not, and are -1. NULL: nothing is known. The
+ * caller unrefs. */
+trn_tensor *trn_infer__value(const trn_graph *g, trn_shape *const *shape, trn_edge e, int *unknown);
+
 /* Nodes on their way into a graph: built in their own store, checked, then added all at once or not at all. */
 typedef struct trn_stage {
     trn_graph *g;

@@ -22,6 +22,14 @@ static bool sane(const trn_shape *s)
     return true;
 }
 
+/* Rules that take a -1 in a shape as a dim that nobody knows yet. */
+static bool takes_unknown(const trn_gnode *nd, int i, const trn_shape *in, int unknown)
+{
+    if (strcmp(nd->n.op, "Reshape") == 0)
+        return i == 1 && (unknown == 1 || !trn_shape_is_full(&in[0]));
+    return (strcmp(nd->n.op, "Fill") == 0 && i == 0) || (strcmp(nd->n.op, "BroadcastTo") == 0 && i == 1);
+}
+
 trn_err trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd, trn_arena *a)
 {
     trn_shape *res = all[nd->id] = unknown_shapes(a, nd->n.n_out);
@@ -36,11 +44,19 @@ trn_err trn_infer__node(trn_shape **all, const trn_graph *g, const trn_gnode *nd
         in[i] = s && nd->in[i].slot < from->n.n_out ? s[nd->in[i].slot] : trn_shape_unknown();
         value[i] = from && trn_gnode__is(from, "Const") ? trn_attr_tensor(&from->n, "value") : NULL;
     }
+    trn_tensor *worked_out[4] = {0}; /* shapes, sizes, axes are among the first inputs */
+    for (int i = 0; i < TRN_MIN(n, 4); i++) {
+        int unknown;
+        if (!value[i] && (worked_out[i] = trn_infer__value(g, all, nd->in[i], &unknown)) && (unknown == 0 || takes_unknown(nd, i, in, unknown)))
+            value[i] = worked_out[i];
+    }
     trn_shctx sc = {.node = &nd->n, .n_in = n, .n_out = nd->n.n_out, .in = in, .value = value, .out = res};
     trn_err err = nd->n.def->row->shape(&sc);
     for (int i = 0; i < nd->n.n_out; i++)
         if (err || !sane(&res[i]))
             res[i] = trn_shape_unknown();
+    for (int i = 0; i < 4; i++)
+        trn_tensor_unref(worked_out[i]);
     if (n > 8) {
         free(in);
         free(value);

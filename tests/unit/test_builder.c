@@ -116,6 +116,29 @@ static void test_deduced(void **state)
     trn_builder_free(b);
 }
 
+/* Shapes that are computed from shapes. */
+static void test_values(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    char text[TRN_SHAPE_TEXT];
+    trn_out x = trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(3, (int64_t)-1, (int64_t)7, (int64_t)4));
+    trn_out s = one(b, "Shape", x);
+    trn_out at[] = {trn_const_i32s(b, (int32_t[]){0}, 1), trn_const_i32s(b, (int32_t[]){1}, 1), trn_const_i32s(b, (int32_t[]){3}, 1)};
+    trn_attr mask = trn_at_int("shrink_axis_mask", 1);
+    trn_out rows = trn_node_add(b, "StridedSlice", (trn_out[]){s, at[0], at[1], at[1]}, 4, &mask, 1);
+    trn_out rest = trn_node_add(b, "StridedSlice", (trn_out[]){s, at[1], at[2], at[1]}, 4, NULL, 0);
+    trn_out n = trn_node_add(b, "Prod", (trn_out[]){rest, trn_const_i32(b, 0)}, 2, NULL, 0);
+    trn_out flat = trn_node_add(b, "Reshape", (trn_out[]){x, trn_node_add(b, "Pack", (trn_out[]){rows, n}, 2, NULL, 0)}, 2, NULL, 0);
+    assert_string_equal(trn_shape_text(text, trn_out_shape(b, flat)), "[?,28]");
+    trn_out twice = trn_node_add(b, "Mul", (trn_out[]){n, trn_const_i32(b, 2)}, 2, NULL, 0);
+    trn_out z = trn_node_add(b, "Fill", (trn_out[]){trn_node_add(b, "Pack", (trn_out[]){rows, twice, rows}, 3, NULL, 0), trn_const_f32(b, 0)}, 2, NULL, 0);
+    assert_string_equal(trn_shape_text(text, trn_out_shape(b, z)), "[?,56,?]");
+    trn_out full = trn_node_add(b, "Reshape", (trn_out[]){trn_zeros(b, TRN_FLOAT, trn_shape_of(2, (int64_t)8, (int64_t)7)), trn_node_add(b, "Pack", (trn_out[]){rows, n}, 2, NULL, 0)}, 2, NULL, 0);
+    assert_string_equal(trn_shape_text(text, trn_out_shape(b, full)), "[2,28]");
+    check(b);
+    trn_builder_free(b);
+}
+
 /* The first error stays, whatever follows. */
 static void test_latch(void **state)
 {
@@ -311,7 +334,7 @@ static void test_import(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),     cmocka_unit_test(test_devices),       cmocka_unit_test(test_deduced),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),     cmocka_unit_test(test_devices),       cmocka_unit_test(test_deduced), cmocka_unit_test(test_values),
                                        cmocka_unit_test(test_latch),     cmocka_unit_test(test_variables),     cmocka_unit_test(test_ref_variables),
                                        cmocka_unit_test(test_bad_variables), cmocka_unit_test(test_control), cmocka_unit_test(test_import)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -540,12 +540,14 @@ static void read_words(const char *path)
         line[strcspn(line, "\n")] = 0;
         if (!line[0])
             continue;
+        if (strstr(line, "*/"))
+            die("%s: this would end a comment: %s", path, line);
         if (line[0] == '#') {
             add_entry(NULL, line + 1 + strspn(line + 1, " "));
             continue;
         }
         char *tab = strchr(line, '\t');
-        if (!tab || !tab[1] || strstr(line, "*/"))
+        if (!tab || !tab[1])
             die("%s: not `Op<TAB>words`: %s", path, line);
         *tab = 0;
         const trn_opdef *def = trn_op_find(line);
@@ -574,17 +576,20 @@ static void read_words(const char *path)
                 die("%s and %s would have functions of one name", entries[j].def->row->name, entries[i].def->row->name);
 }
 
-static FILE *create(const char *path)
+/* A file that has this content already is left alone: what includes it need not be compiled again. */
+static void put_file(const char *path, const char *text, size_t n)
 {
-    FILE *o = fopen(path, "w");
-    if (!o)
-        die("cannot write %s%s", path, "");
-    return o;
-}
-
-static void finish(FILE *o, const char *path)
-{
-    if (ferror(o) | fclose(o))
+    FILE *f = fopen(path, "r");
+    if (f) {
+        char *old = trn_arena_alloc(names, n + 1);
+        size_t got = fread(old, 1, n + 1, f);
+        fclose(f);
+        if (got == n && !memcmp(old, text, n))
+            return;
+    }
+    f = fopen(path, "w");
+    bool bad = !f || fwrite(text, 1, n, f) != n;
+    if ((f && fclose(f)) || bad)
         die("cannot write %s%s", path, "");
 }
 
@@ -594,20 +599,23 @@ int main(int argc, char **argv)
         die("usage: gen_ops WORDS.tsv --header ops.h | --source ops_0.c …%s%s", "", "");
     names = trn_arena_new();
     read_words(argv[1]);
-    if (!strcmp(argv[2], "--header")) {
-        FILE *o = create(argv[3]);
-        put_header(o);
-        finish(o, argv[3]);
-    } else {
-        int files = argc - 3;
-        for (int k = 0; k < files; k++) {
-            FILE *o = create(argv[3 + k]);
+    bool header = !strcmp(argv[2], "--header");
+    int files = header ? 1 : argc - 3;
+    for (int k = 0; k < files; k++) {
+        char *text;
+        size_t n;
+        FILE *o = open_memstream(&text, &n);
+        if (header) {
+            put_header(o);
+        } else {
             fputs("/* Made by tools/gen_ops from the op rows; do not edit. */\n#include <trainera/ops.h>\n\n#include \"graph/op_call.h\"\n", o);
             for (int i = n_entries * k / files; i < n_entries * (k + 1) / files; i++)
                 if (entries[i].def)
                     put_function(o, &entries[i]);
-            finish(o, argv[3 + k]);
         }
+        fclose(o);
+        put_file(argv[3 + k], text, n);
+        free(text);
     }
     trn_arena_free(names);
     free(entries);

@@ -9,8 +9,8 @@ import unittest
 BUILD = os.environ["TRAINERA_BUILD"]
 PROGRAM = r"""
 #include <stdio.h>
-#include <trainera/op.h>
-#include <trainera/types.h>
+
+#include <trainera/trainera.h>
 
 int main(void)
 {
@@ -19,6 +19,10 @@ int main(void)
     printf("%s %g %s\n", trn_dtype_name(trn_tensor_dtype(t)), *(const float *)trn_tensor_data(t), trn_err_msg(err));
     trn_err_free(err);
     trn_tensor_unref(t);
+    trn_builder *b = trn_builder_new();
+    trn_out x = trn_const_f32(b, 1);
+    printf("%s\n", trn_out_name(b, trn_op_add_n(b, TRN_OUTS(x, x))));
+    trn_builder_free(b);
     return 0;
 }
 """
@@ -51,10 +55,10 @@ class Install(unittest.TestCase):
         return run(str(self.dir / "p"), env={**self.env, "LD_LIBRARY_PATH": str(self.lib)})
 
     def test_shared(self):
-        self.assertEqual(self.compile(), "float 2.5 nobody\n")
+        self.assertEqual(self.compile(), "float 2.5 nobody\nAddN:0\n")
 
     def test_static(self):
-        self.assertEqual(self.compile("--static"), "float 2.5 nobody\n")
+        self.assertEqual(self.compile("--static"), "float 2.5 nobody\nAddN:0\n")
 
     def test_program(self):
         self.assertIn("trainera ", run(str(self.prefix / "bin" / "trainera"), "--version"))

@@ -16,7 +16,7 @@
 #define TRAINERA_SAVE_H
 
 #include <trainera/build.h>
-#include <trainera/trainera.h>
+#include <trainera/session.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,6 +63,15 @@ TRN_API trn_err trn_saver_restore(trn_saver *s, trn_session *session, const char
 TRN_API const char *trn_saver_filename_tensor(const trn_saver *s); /* "save/Const:0" */
 TRN_API const char *trn_saver_save_tensor(const trn_saver *s);     /* "save/control_dependency:0" */
 TRN_API const char *trn_saver_restore_op(const trn_saver *s);      /* "save/restore_all" */
+
+/* ---- meta graphs ----------------------------------------------------------------------------------------------------- */
+
+/* Graph, variables, collections and saver (may be NULL) as a MetaGraphDef, which tf.compat.v1.train.import_meta_graph loads and trains on. Freed with free(). */
+TRN_API trn_err trn_meta_graph_export(void **out, size_t *n, trn_builder *b, const trn_saver *saver) TRN_MUST_USE;
+TRN_API trn_err trn_meta_graph_write(const char *path, trn_builder *b, const trn_saver *saver) TRN_MUST_USE;
+/* Adds graph, variables and collections under their own names. Gives the saver that comes with it; NULL: none, or an error is latched. */
+TRN_API trn_saver *trn_meta_graph_import(trn_builder *b, const void *meta_graph_def, size_t n);
+TRN_API trn_saver *trn_meta_graph_read(trn_builder *b, const char *path);
 
 /* ---- the state file -------------------------------------------------------------------------------------------------- */
 

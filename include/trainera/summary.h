@@ -14,7 +14,7 @@
 #define TRAINERA_SUMMARY_H
 
 #include <trainera/build.h>
-#include <trainera/trainera.h>
+#include <trainera/session.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,7 +38,6 @@ typedef struct trn_event_writer trn_event_writer;
 typedef struct trn_event_writer_opts {
     const char *suffix;  /* behind the file's name; NULL: none */
     int queue;           /* events; 0: 64 */
-    double flush_secs;   /* what is added is in the file after this time at most; 0: 2 */
 } trn_event_writer_opts;
 /* dir/events.out.tfevents.<seconds>.<host>.<pid>.<number><suffix>; makes the folder. */
 TRN_API trn_err trn_event_writer_open(trn_event_writer **out, const char *dir, const trn_event_writer_opts *opts) TRN_MUST_USE;

@@ -29,5 +29,7 @@
 #include <trainera/ops.h>
 #include <trainera/nn.h>
 #include <trainera/session.h>
+#include <trainera/save.h>
+#include <trainera/summary.h>
 
 #endif

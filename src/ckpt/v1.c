@@ -467,6 +467,18 @@ trn_err trn_v1_find(trn_dtype *dtype, trn_shape *shape, trn_v1 *r, const char *n
     return TRN_OK;
 }
 
+trn_err trn_v1_each(const trn_v1 *r, trn_err (*fn)(void *arg, const char *name, size_t n, trn_dtype dtype, const trn_shape *shape), void *arg)
+{
+    const char *name;
+    size_t n;
+    void *value;
+    for (size_t it = 0; trn_map_next(r->map, &it, &name, &n, &value);) {
+        const saved *s = value;
+        TRN_TRY(fn(arg, name, n, s->dtype, &s->shape));
+    }
+    return TRN_OK;
+}
+
 typedef struct reading {
     trn_v1 *r;
     const char *name;

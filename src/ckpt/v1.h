@@ -20,6 +20,9 @@ trn_err trn_v1_open(trn_v1 **out, const char *pattern, trn_err (*allow)(void *ar
 trn_err trn_v1_open_memory(trn_v1 **out, const void *p, size_t n) TRN_MUST_USE; /* for fuzzers */
 void trn_v1_close(trn_v1 *r);
 trn_err trn_v1_find(trn_dtype *dtype, trn_shape *shape, trn_v1 *r, const char *name, size_t n) TRN_MUST_USE;
+/* Names in no order. `name` is valid during the call. An error ends the walk. */
+trn_err trn_v1_each(const trn_v1 *r, trn_err (*fn)(void *arg, const char *name, size_t n, trn_dtype dtype, const trn_shape *shape),
+                    void *arg) TRN_MUST_USE;
 trn_err trn_v1_read(trn_tensor **out, trn_v1 *r, const char *name, size_t n, const trn_slicespec *slice) TRN_MUST_USE;
 
 #endif

@@ -629,11 +629,12 @@ trn_out trn_find(trn_builder *b, const char *name)
     trn_edge e;
     if (b->err)
         return TRN_NONE;
+    const trn_gnode *nd = trn_graph_find(b->g, name, strlen(name));
+    if (nd && nd->n.n_out == 0)
+        return (trn_out){nd->id, -1};
     trn_err err = trn_graph_tensor(&e, b->g, name);
     if (err)
         return trn_builder_fail(b, err);
-    if (!strchr(name, ':') && b->g->node[e.node]->n.n_out == 0)
-        e.slot = -1;
     return (trn_out){e.node, e.slot};
 }
 

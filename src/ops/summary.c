@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ckpt/media.h"
 #include "ops/kern.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
@@ -60,14 +61,6 @@ static uint32_t float_bits(float f)
     return u;
 }
 
-static void add_double(trn_sb *s, uint32_t field, double d)
-{
-    uint64_t u;
-    memcpy(&u, &d, sizeof u);
-    if (u)
-        trn_pbw_fixed64(s, field, u);
-}
-
 static trn_err scalar_summary(trn_kctx *k)
 {
     const trn_tensor *tags = trn_in(k, 0), *x = trn_in(k, 1);
@@ -86,74 +79,20 @@ static trn_err scalar_summary(trn_kctx *k)
 
 /* ---- histograms ----------------------------------------------------------------------------------------------------- */
 
-/* Upper bounds of the buckets: -max … 0 … max in steps of 10 % from 1e-12 to 1e20. Multiplied up as TensorFlow does, since the bounds are
- * in the message bit by bit. */
-enum { HALF_MAX = 800 };
-static double bucket_limit[2 * HALF_MAX + 1];
-static int n_buckets;
-static pthread_once_t buckets_once = PTHREAD_ONCE_INIT;
-
-static void make_buckets(void)
-{
-    double pos[HALF_MAX];
-    int n = 0;
-    for (double v = 1e-12; v < 1e20; v *= 1.1)
-        pos[n++] = v;
-    pos[n++] = DBL_MAX;
-    for (int i = n; i-- > 0;)
-        bucket_limit[n_buckets++] = -pos[i];
-    bucket_limit[n_buckets++] = 0;
-    for (int i = 0; i < n; i++)
-        bucket_limit[n_buckets++] = pos[i];
-}
-
-/* The first bucket whose bound lies above v. */
-static int bucket_of(double v)
-{
-    int lo = 0, hi = n_buckets;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (v < bucket_limit[mid])
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return TRN_MIN(lo, n_buckets - 1);
-}
-
 static trn_err histogram_summary(trn_kctx *k)
 {
     const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1);
     TRN_CHECK_ARG(trn_is_scalar(tag), "tags must be scalar");
-    pthread_once(&buckets_once, make_buckets);
-    double count[2 * HALF_MAX + 1] = {0}, min = DBL_MAX, max = -DBL_MAX, sum = 0, squares = 0;
+    trn_histo histo;
+    trn_histo_init(&histo);
     for (int64_t i = 0; i < x->count; i++) {
-        double v = as_double(x, i);
-        TRN_CHECK_ARG(!isnan(v), "Nan in summary histogram for: %s", k->node->name);
-        TRN_CHECK_ARG(!isinf(v), "Infinity in summary histogram for: %s", k->node->name);
-        count[bucket_of(v)]++;
-        min = TRN_MIN(min, v);
-        max = TRN_MAX(max, v);
-        sum += v;
-        squares += v * v;
-    }
-    /* A run of empty buckets is one: its last bound. */
-    double limits[2 * HALF_MAX + 1], counts[2 * HALF_MAX + 1];
-    size_t n = 0;
-    for (int i = 0; i < n_buckets; i++) {
-        while (count[i] == 0 && i + 1 < n_buckets && count[i + 1] == 0)
-            i++;
-        limits[n] = bucket_limit[i];
-        counts[n++] = count[i];
+        double d = as_double(x, i);
+        TRN_CHECK_ARG(!isnan(d), "Nan in summary histogram for: %s", k->node->name);
+        TRN_CHECK_ARG(!isinf(d), "Infinity in summary histogram for: %s", k->node->name);
+        trn_histo_add(&histo, d);
     }
     trn_sb h = {0}, v = {0}, s = {0};
-    add_double(&h, 1, min);
-    add_double(&h, 2, max);
-    add_double(&h, 3, (double)x->count);
-    add_double(&h, 4, sum);
-    add_double(&h, 5, squares);
-    trn_pbw_bytes(&h, 6, limits, n * sizeof *limits);
-    trn_pbw_bytes(&h, 7, counts, n * sizeof *counts);
+    trn_histo_put(&h, &histo);
     add_tag(&v, VALUE_TAG, TRN_DATA(tag, trn_str));
     trn_pbw_bytes(&v, VALUE_HISTO, h.p, h.n);
     trn_pbw_bytes(&s, SUMMARY_VALUE, v.p, v.n);

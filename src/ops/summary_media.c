@@ -1,8 +1,8 @@
 /* Summaries that hold a file: images as PNG, sound as WAV. Field numbers are those of Summary in tensorflow.proto. */
 #include <math.h>
 #include <stdlib.h>
-#include <zlib.h>
 
+#include "ckpt/media.h"
 #include "ops/kern.h"
 #include "proto/pbw.h"
 
@@ -36,52 +36,6 @@ static double number(const trn_tensor *t, int64_t i)
 }
 
 /* ---- images ---------------------------------------------------------------------------------------------------------------------------------- */
-
-static void png_chunk(trn_sb *b, const char type[4], const void *p, size_t n)
-{
-    uint8_t len[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
-    trn_sb_add(b, len, 4);
-    trn_sb_add(b, type, 4);
-    trn_sb_add(b, p, n);
-    uLong crc = crc32(crc32(0, (const Bytef *)type, 4), p, (uInt)n);
-    uint8_t c[4] = {(uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc};
-    trn_sb_add(b, c, 4);
-}
-
-/* 8 bits a channel; channels 1 grey, 3 RGB, 4 RGBA. Every row is written as the difference to the pixel on the left. */
-static trn_err png_encode(trn_sb *b, const uint8_t *pix, int64_t w, int64_t h, int64_t c)
-{
-    size_t row = (size_t)(w * c) + 1, raw_n = row * (size_t)h;
-    uLongf n = compressBound(raw_n);
-    uint8_t *raw = malloc(raw_n + 1), *z = malloc(n);
-    if (!raw || !z) {
-        free(raw);
-        free(z);
-        return trn_err_oom();
-    }
-    for (int64_t y = 0; y < h; y++) {
-        uint8_t *o = raw + (size_t)y * row;
-        const uint8_t *p = pix + y * w * c;
-        *o++ = 1; /* filter type Sub */
-        for (int64_t x = 0; x < w * c; x++)
-            o[x] = (uint8_t)(p[x] - (x >= c ? p[x - c] : 0));
-    }
-    int rc = compress2(z, &n, raw, raw_n, Z_DEFAULT_COMPRESSION);
-    free(raw);
-    if (rc != Z_OK) {
-        free(z);
-        return trn_err_oom();
-    }
-    trn_sb_add(b, "\x89PNG\r\n\x1a\n", 8);
-    uint8_t head[13] = {(uint8_t)(w >> 24), (uint8_t)(w >> 16), (uint8_t)(w >> 8), (uint8_t)w, (uint8_t)(h >> 24), (uint8_t)(h >> 16), (uint8_t)(h >> 8), (uint8_t)h,
-                        8,                  c == 1 ? 0 : c == 3 ? 2 : 6};
-    png_chunk(b, "IHDR", head, sizeof head);
-    for (size_t at = 0; at < n; at += 1 << 20)
-        png_chunk(b, "IDAT", z + at, TRN_MIN(n - at, (size_t)1 << 20));
-    png_chunk(b, "IEND", "", 0);
-    free(z);
-    return TRN_OK;
-}
 
 /* Floats of one image to bytes: 0 stays 0 and the largest becomes 255; with negative values 0 is in the middle. Pixels that are not finite
  * get the bad colour. */
@@ -144,7 +98,7 @@ static trn_err k_image_summary(trn_kctx *k)
         else
             normalise(bytes, x, i * size, pixels, d[3], TRN_DATA(bad, uint8_t));
         png.n = img.n = 0;
-        e = png_encode(&png, bytes, d[2], d[1], d[3]);
+        e = trn_png_encode(&png, bytes, d[2], d[1], d[3]);
         if (e)
             break;
         trn_pbw_varint(&img, 1, (uint64_t)d[1]);

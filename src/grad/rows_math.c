@@ -148,6 +148,41 @@ static void cast(trn_grad_ctx *c)
         trn_grad_set(c, 0, trn_g_cast(c, trn_grad_dy(c, 0), to));
 }
 
+/* ---- parts of complex numbers */
+
+static trn_out complex_of(trn_grad_ctx *c, trn_out re, trn_out im)
+{
+    trn_attr t = trn_attr__type("Tout", trn_g_type(c, re) == TRN_DOUBLE ? TRN_COMPLEX128 : TRN_COMPLEX64);
+    return trn_g_node(c, "Complex", TRN_OUTS(re, im), &t, 1);
+}
+
+static void real(trn_grad_ctx *c)
+{
+    trn_out d = trn_grad_dy(c, 0);
+    trn_grad_set(c, 0, complex_of(c, d, trn_g_zeros_like(c, d)));
+}
+
+static void imag(trn_grad_ctx *c)
+{
+    trn_out d = trn_grad_dy(c, 0);
+    trn_grad_set(c, 0, complex_of(c, trn_g_zeros_like(c, d), d));
+}
+
+static void complex_parts(trn_grad_ctx *c)
+{
+    trn_out d = trn_grad_dy(c, 0);
+    trn_attr t = trn_attr__type("Tout", trn_g_type(c, IN(0)));
+    for (int i = 0; i < 2; i++)
+        if (trn_grad_wanted(c, i))
+            trn_grad_set(c, i, trn_g_sum_to(c, trn_g_node(c, i ? "Imag" : "Real", &d, 1, &t, 1), IN(i), IN(1 - i)));
+}
+
+static void complex_abs(trn_grad_ctx *c)
+{
+    trn_out d = trn_grad_dy(c, 0);
+    trn_grad_set(c, 0, TRN_GE(c, "(Mul $0 (Sign x))", complex_of(c, d, trn_g_zeros_like(c, d))));
+}
+
 /* ---- Einsum: the gradient of one operand is an Einsum of the result's gradient and the other operand. */
 
 static bool has_label(const char *s, char ch) { return strchr(s, ch) != NULL; }
@@ -294,14 +329,18 @@ const trn_grad_row trn_grads_math[] = {
     {"BatchMatMulV2", .fn = batch_mat_mul},
     {"BatchMatMulV3", .fn = batch_mat_mul},
     {"Cast", .fn = cast},
+    {"Complex", .fn = complex_parts},
+    {"ComplexAbs", .fn = complex_abs},
     {"Cumprod", .fn = cumprod},
     {"Cumsum", .fn = cumsum},
     {"Einsum", .fn = einsum},
+    {"Imag", .fn = imag},
     {"MatMul", .fn = mat_mul},
     {"Max", .fn = max_min},
     {"Mean", .fn = mean},
     {"Min", .fn = max_min},
     {"Prod", .fn = prod},
+    {"Real", .fn = real},
     {"Sum", .fn = sum},
     {0},
 };

@@ -154,6 +154,7 @@ const trn_grad_row trn_grads_state[] = {
     {"ResourceGatherNd", .fn = gather_nd},
     {"ScatterNd", {NULL, "(GatherNd d x)"}},
     {"SegmentSum", {"(GatherV2 d y #0)"}},
+    {"SparseSegmentSum", {"(UnsortedSegmentSum (GatherV2 d z #0) y (StridedSlice (Shape x) #[0] #[1] #[1] shrink_axis_mask=1))"}},
     {"UnsortedSegmentSum", .fn = unsorted_segment_sum},
     {0},
 };

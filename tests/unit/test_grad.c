@@ -372,14 +372,27 @@ static trn_out arrays(model *m)
     return trn_node_add(m->b, "AddN", parts, 3, NULL, 0);
 }
 
+/* Through complex numbers and back. */
+static trn_out complexes(model *m)
+{
+    trn_out x = input(m, 2, 2, 3), y = input(m, 1, 3, 0);
+    trn_attr t = trn_at_type("Tout", TRN_COMPLEX128), r = trn_at_type("Tout", TRN_DOUBLE);
+    trn_out z = add(m->b, "Complex", TRN_OUTS(x, y), &t, 1);
+    trn_out w = OP("Mul", OP("Exp", z), OP("Conj", OP("Square", z)));
+    w = OP("RealDiv", OP("Sin", w), OP("AddV2", z, OP("Tanh", z)));
+    trn_out a = add(m->b, "ComplexAbs", &w, 1, &r, 1), b = add(m->b, "Real", &w, 1, &r, 1), c = add(m->b, "Imag", &w, 1, &r, 1);
+    return OP("AddV2", sum_sq(m, a, 2), sum_all(m, OP("Mul", b, OP("Cos", c)), 2));
+}
+
 static const gcase cases[] = {
 #include "grad_cases.inc"
+    {"Complex", "", "", .build = complexes},
     {"TensorList", "", "", .build = lists},
     {"TensorArray", "", "", .build = arrays},
 };
 
 /* Rows that the numbers above cannot reach; tests further down do. */
-static const char *const elsewhere[] = {"Conj", "PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "PartitionedCall", "StatefulPartitionedCall"};
+static const char *const elsewhere[] = {"PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "PartitionedCall", "StatefulPartitionedCall"};
 
 static void every_row(void **state)
 {
@@ -403,10 +416,154 @@ static void every_row(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* ---- what is not a matter of numbers -------------------------------------------------------------------------------------- */
+
+static trn_tensor *fetch(trn_session *s, trn_builder *b, trn_out o)
+{
+    check(trn_session_extend_builder(s, b), "extend");
+    trn_tensor *t = NULL;
+    const char *name = trn_out_name(b, o);
+    if (o.slot < 0)
+        check(trn_session_run(s, &(trn_run){.n_targets = 1, .targets = &name}), name);
+    else
+        check(trn_session_run(s, &(trn_run){.n_fetches = 1, .fetches = &name, .out = &t}), name);
+    return t;
+}
+
+static void expect_numbers(trn_session *s, trn_builder *b, trn_out o, int n, const float *want)
+{
+    trn_tensor *t = fetch(s, b, o);
+    assert_int_equal(trn_tensor_count(t), n);
+    for (int i = 0; i < n; i++)
+        assert_true(fabs(at(t, i) - (double)want[i]) < 1e-5);
+    trn_tensor_unref(t);
+}
+
+/* Of both kinds, read twice, looked up: what goes to the handle is all of it. */
+static void of_variables(void **state)
+{
+    for (int ref = 0; ref < 2; ref++) {
+        trn_builder *b = trn_builder_new();
+        trn_session *s;
+        check(trn_session_open_on(&s, server, NULL), "session");
+        float v0[] = {1, 2, 3, 4, 5, 6};
+        trn_out init = trn_const(b, trn_tensor_from(TRN_FLOAT, 2, (const int64_t[]){3, 2}, v0));
+        trn_variable *v = trn_variable_new(b, ref ? "r" : "v", init, ref ? TRN_REF_VARIABLE : 0), *other = trn_variable_new(b, ref ? "ro" : "o", init, 0);
+        trn_out ids = trn_const_i32s(b, (const int32_t[]){2, 0, 2}, 3), axis = trn_const_i32(b, 0), both = trn_const_i32s(b, (const int32_t[]){0, 1}, 2);
+        trn_attr t = trn_at_type("dtype", TRN_FLOAT);
+        trn_out rows = ref ? trn_node_add(b, "GatherV2", TRN_OUTS(v->handle, ids, axis), NULL, 0) : trn_node_add(b, "ResourceGather", TRN_OUTS(v->handle, ids), &t, 1);
+        trn_out sum = trn_node_add(b, "Sum", TRN_OUTS(trn_node_add(b, "Square", &rows, 1, NULL, 0), both), NULL, 0);
+        trn_grad g[3];
+        trn_gradients(g, b, &sum, 1, TRN_OUTS(v->handle, other->handle, other->value), NULL);
+        check(trn_builder_check(b), "slices");
+        assert_true(trn_grad_is_sparse(g[0]));
+        assert_false(trn_grad_is(g[1]) || trn_grad_is(g[2]));
+        fetch(s, b, trn_variables_init(b, TRN_VARS_GLOBAL));
+        expect_numbers(s, b, g[0].values, 6, (const float[]){10, 12, 2, 4, 10, 12});
+        expect_numbers(s, b, trn_grad_dense(b, g[0]), 6, (const float[]){2, 4, 0, 0, 20, 24});
+        /* With a dense part it is dense. */
+        trn_out more = trn_node_add(b, "AddV2", TRN_OUTS(sum, trn_node_add(b, "Sum", TRN_OUTS(v->value, both), NULL, 0)), NULL, 0);
+        trn_gradients(g, b, &more, 1, &v->handle, 1, NULL);
+        assert_false(trn_grad_is_sparse(g[0]));
+        expect_numbers(s, b, g[0].values, 6, (const float[]){3, 5, 1, 1, 21, 25});
+        if (!ref) { /* single elements */
+            trn_out places = trn_const(b, trn_tensor_from(TRN_INT32, 2, (const int64_t[]){2, 2}, (const int32_t[]){1, 0, 2, 1}));
+            trn_out nd = trn_node_add(b, "ResourceGatherNd", TRN_OUTS(v->handle, places), &t, 1);
+            trn_gradients(g, b, &nd, 1, &v->handle, 1, NULL);
+            expect_numbers(s, b, g[0].values, 6, (const float[]){0, 0, 1, 0, 0, 1});
+        }
+        trn_err_free(trn_session_close(s));
+        trn_builder_free(b);
+    }
+}
+
+static void doubled(trn_grad_ctx *c)
+{
+    assert_true(trn_grad_wanted(c, 0) && trn_grad_has_dy(c, 0));
+    assert_string_equal(trn_grad_node(c)->op, "Floor");
+    assert_int_equal(trn_out_dtype(trn_grad_builder(c), trn_grad_in(c, 0)), TRN_FLOAT);
+    trn_grad_set(c, 0, trn_node_add(trn_grad_builder(c), "AddV2", TRN_OUTS(trn_grad_dy(c, 0), trn_grad_dy(c, 0)), NULL, 0));
+}
+
+static void expect_failure(trn_builder *b, trn_code code, const char *word)
+{
+    trn_err err = trn_builder_check(b);
+    assert_non_null(err);
+    assert_int_equal(trn_err_code(err), code);
+    if (!strstr(trn_err_msg(err), word))
+        fail_msg("'%s' does not say '%s'", trn_err_msg(err), word);
+    trn_err_free(err);
+    trn_builder_free(b);
+}
+
+static void own_rows_and_errors(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    trn_session *s;
+    check(trn_session_open_on(&s, server, NULL), "session");
+    trn_out x = trn_const_f32(b, 2.5f), y = trn_node_add(b, "Floor", &x, 1, NULL, 0);
+    trn_grad g[2];
+    trn_gradients(g, b, &y, 1, &x, 1, NULL); /* ours: none */
+    assert_false(trn_grad_is(g[0]));
+    trn_gradient_register("Floor", doubled);
+    trn_gradients(g, b, &y, 1, &x, 1, NULL);
+    trn_gradient_register("Floor", NULL);
+    expect_numbers(s, b, g[0].values, 1, (const float[]){2});
+    /* An x on the way to another; grad_ys; stop. */
+    trn_out a = trn_node_add(b, "Square", &x, 1, NULL, 0), z = trn_node_add(b, "Exp", &a, 1, NULL, 0), three = trn_const_f32(b, 3);
+    trn_gradients(g, b, &z, 1, TRN_OUTS(x, a), &(trn_gradients_opts){.grad_ys = &three});
+    float e = expf(6.25f);
+    trn_tensor *t = fetch(s, b, g[1].values);
+    assert_true(fabs(at(t, 0) - 3 * (double)e) < 1e-2);
+    trn_tensor_unref(t);
+    trn_gradients(g, b, &z, 1, TRN_OUTS(x, a), &(trn_gradients_opts){.stop = &a, .n_stop = 1, .name = "mine"});
+    assert_false(trn_grad_is(g[0]));
+    assert_true(trn_grad_is(g[1]));
+    assert_true(strncmp(trn_out_name(b, g[1].values), "mine/Exp_grad/", 14) == 0);
+    trn_out cut = trn_stop_gradient(b, a);
+    trn_gradients(g, b, &cut, 1, &x, 1, NULL);
+    assert_false(trn_grad_is(g[0]));
+    check(trn_builder_check(b), "all fine");
+    trn_err_free(trn_session_close(s));
+    trn_builder_free(b);
+
+    b = trn_builder_new();
+    x = trn_const_f32(b, 1);
+    y = trn_node_add(trn_named(b, "odd"), "Betainc", TRN_OUTS(x, x, x), NULL, 0);
+    trn_gradients(g, b, &y, 1, &x, 1, NULL);
+    expect_failure(b, TRN_NOT_FOUND, "Betainc (node 'odd')");
+    b = trn_builder_new();
+    x = trn_const_f32(b, 1);
+    y = trn_node_add(b, "PreventGradient", &x, 1, NULL, 0);
+    trn_gradients(g, b, &y, 1, &x, 1, NULL);
+    expect_failure(b, TRN_INVALID_ARGUMENT, "PreventGradient");
+    b = trn_builder_new();
+    x = trn_const_i32(b, 1);
+    trn_gradients(g, b, &x, 1, &x, 1, NULL);
+    expect_failure(b, TRN_INVALID_ARGUMENT, "int32");
+}
+
+/* Where shapes are known the step has nothing to find out about them. */
+static void known_shapes_are_folded(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    trn_out x = trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(2, -1L, 4L)), w = trn_placeholder(b, "w", TRN_FLOAT, trn_shape_of(2, 4L, 3L));
+    trn_out c = trn_placeholder(b, "c", TRN_FLOAT, trn_shape_of(1, 3L)), axis = trn_const_i32s(b, (const int32_t[]){1}, 1);
+    trn_out y = trn_node_add(b, "AddV2", TRN_OUTS(trn_node_add(b, "MatMul", TRN_OUTS(x, w), NULL, 0), c), NULL, 0);
+    y = trn_node_add(b, "Mean", TRN_OUTS(trn_node_add(b, "Mul", TRN_OUTS(y, trn_const_f32(b, 2)), NULL, 0), axis), NULL, 0);
+    trn_grad g[2];
+    trn_gradients(g, b, &y, 1, TRN_OUTS(w, c), NULL);
+    check(trn_builder_check(b), "gradients");
+    for (int i = 0; i < trn_builder_node_count(b); i++)
+        assert_string_not_equal(trn_out_op(b, (trn_out){i, -1})->op, "BroadcastGradientArgs");
+    trn_builder_free(b);
+}
+
 int main(void)
 {
     check(trn_server_create_local(&server), "server");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row), cmocka_unit_test(of_variables), cmocka_unit_test(own_rows_and_errors),
+                                       cmocka_unit_test(known_shapes_are_folded)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     trn_server_close(server, 0);
     return rc;

@@ -1,0 +1,285 @@
+"""Gradients that our builder adds (tests/interop/c/gradgraph.c), against tf.gradients: TensorFlow builds a model and its own gradients, ours are added to
+the same graph, and TensorFlow runs both in one step."""
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf2
+from clusters import BIN
+
+tf = tf2.compat.v1
+TOOL = str(pathlib.Path(BIN).parent / "tests" / "interop" / "c" / "gradgraph")
+ENV = {k: v for k, v in os.environ.items() if k != "TRAINERA_OPS_SEEN"}
+MODELS = []
+
+
+def model(fn):
+    MODELS.append(fn)
+    return fn
+
+
+def add_gradients(tmp_path, graph_def, ys, xs, *flags):
+    """The graph with gradients, and for each x None, a name or (values, indices, shape)."""
+    (tmp_path / "in.pb").write_bytes(graph_def.SerializeToString())
+    names = [",".join(t if isinstance(t, str) else t.name for t in l) for l in (ys, xs)]
+    p = subprocess.run([TOOL, *flags, tmp_path / "in.pb", *names, tmp_path / "out.pb"], capture_output=True, text=True, env=ENV, timeout=60)
+    if p.returncode:
+        raise RuntimeError(p.stderr)
+    out = tf.GraphDef.FromString((tmp_path / "out.pb").read_bytes())
+    found = []
+    for line in p.stdout.splitlines():
+        kind, *rest = line.split()
+        found.append(None if kind == "none" else rest[0] if kind == "dense" else tuple(rest))
+    return out, found
+
+
+def x_name(x):
+    return x.handle.name if hasattr(x, "handle") else x._ref().name if hasattr(x, "_ref") else x.name
+
+
+def dense(values, indices, shape):
+    out = np.zeros(shape, values.dtype)
+    np.add.at(out, indices, values)
+    return out
+
+
+def compare(tmp_path, ys, xs, feeds=None, tol=1e-5, stop=None, sparse=None):
+    want = tf.gradients(ys, xs, stop_gradients=stop)
+    flags = ["--stop=" + ",".join(t.name for t in stop)] if stop else []
+    init = tf.global_variables_initializer()
+    graph, got = add_gradients(tmp_path, tf.get_default_graph().as_graph_def(), ys, [x_name(x) for x in xs], *flags)
+    assert [g is None for g in got] == [w is None for w in want]
+    if sparse is not None:
+        assert [isinstance(g, tuple) for g in got] == sparse
+    fetch, theirs = [], []
+    for w, g in zip(want, got):
+        theirs.append(None if w is None else (w.values.name, w.indices.name, w.dense_shape.name) if isinstance(w, tf.IndexedSlices) else w.name)
+    feed = {k.name: v for k, v in (feeds or {}).items()}
+    with tf.Graph().as_default() as g2:
+        tf.import_graph_def(graph, name="")
+        with tf.Session(graph=g2) as s:
+            s.run(init.name)
+            for a, b in zip(*s.run([[n for n in theirs if n is not None], [n for n in got if n is not None]], feed)):
+                a, b = (dense(*t) if isinstance(t, (tuple, list)) else t for t in (a, b))
+                assert a.shape == b.shape and a.dtype == b.dtype
+                np.testing.assert_allclose(b, a, rtol=tol * 10, atol=tol * max(1, np.abs(a).max(initial=0)))
+
+
+def data(*shape, seed=1, lo=-1.0, hi=1.0):
+    return np.random.RandomState(seed).uniform(lo, hi, shape).astype(np.float32)
+
+
+def var(name, *shape, ref=False):
+    return tf.get_variable(name, initializer=tf.constant(data(*shape, seed=sum(map(ord, name)))), use_resource=not ref)
+
+
+@model
+def mlp():
+    x = tf.placeholder(tf.float32, [None, 6])
+    w, b, w2 = var("w", 6, 5), var("b", 5), var("w2", 5, 3)
+    h = tf.nn.relu(tf.matmul(x, w) + b)
+    h = tf.nn.dropout(h, rate=0.3, seed=3)
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.constant([0, 2, 1, 1]), logits=tf.matmul(h, w2)))
+    return [loss + 0.01 * tf.nn.l2_loss(w)], [w, b, w2, x], {x: data(4, 6)}
+
+
+@model
+def mlp_ref():
+    x = tf.constant(data(4, 6))
+    w, b = var("w", 6, 5, ref=True), var("b", 5, ref=True)
+    y = tf.nn.softmax_cross_entropy_with_logits(labels=tf.nn.softmax(tf.constant(data(4, 5))), logits=tf.nn.bias_add(tf.matmul(x, w), b))
+    return [tf.reduce_sum(y)], [w, b], None
+
+
+@model
+def convnet():
+    x = tf.placeholder(tf.float32, [2, 8, 8, 3])
+    k, k2, g, o = var("k", 3, 3, 3, 4), var("k2", 2, 2, 4, 4), var("gamma", 4), var("beta", 4)
+    h = tf.nn.conv2d(x, k, strides=[1, 1, 1, 1], padding="SAME")
+    h, m, v = tf.nn.fused_batch_norm(h, g, o)[:3]
+    h = tf.nn.max_pool2d(tf.nn.elu(h), 2, 2, "VALID")
+    h = tf.nn.leaky_relu(tf.nn.conv2d(h, k2, strides=[1, 1, 1, 1], padding="VALID", dilations=1))
+    h = tf.nn.avg_pool2d(h, 2, 1, "SAME")
+    return [tf.reduce_mean(tf.square(h))], [k, k2, g, o, x], {x: data(2, 8, 8, 3)}
+
+
+@model
+def separable():
+    x = tf.constant(data(1, 6, 6, 2))
+    d, p = var("d", 3, 3, 2, 2), var("p", 1, 1, 4, 3)
+    return [tf.reduce_sum(tf.tanh(tf.nn.separable_conv2d(x, d, p, [1, 1, 1, 1], "SAME")))], [d, p, x], None
+
+
+@model
+def inference_batch_norm():
+    x = tf.constant(data(2, 4, 4, 3))
+    g, o = var("g", 3), var("o", 3)
+    y = tf.nn.fused_batch_norm(x, g, o, mean=tf.constant([0.1, 0.2, 0.3]), variance=tf.constant([1.0, 0.5, 2.0]), is_training=False)[0]
+    return [tf.reduce_sum(tf.sigmoid(y))], [g, o, x], None
+
+
+@model
+def embedding():
+    e, big = var("e", 10, 4), var("big", 12, 4, ref=True)
+    ids = tf.constant([[1, 3, 3], [0, 9, 1]])
+    a = tf.nn.embedding_lookup(e, ids)
+    b = tf.nn.embedding_lookup(big, tf.reshape(ids, [-1]))
+    c = tf.nn.embedding_lookup(e, tf.constant([2, 2]))
+    return [tf.reduce_sum(tf.square(a)) + tf.reduce_sum(tf.exp(b)) + tf.reduce_sum(c)], [e, big], None
+
+
+@model
+def embedding_dense_too():
+    e = var("e", 10, 4)
+    return [tf.reduce_sum(tf.square(tf.nn.embedding_lookup(e, [1, 1, 5]))) + tf.reduce_sum(tf.matmul(e, e, transpose_b=True))], [e], None
+
+
+@model
+def embedding_parts():
+    e0, e1 = var("e0", 5, 3), var("e1", 5, 3)
+    ids = tf.constant([0, 7, 3, 9, 9], tf.int64)
+    y = tf.nn.embedding_lookup([e0, e1], ids, partition_strategy="mod")
+    return [tf.reduce_sum(y * tf.constant(data(5, 3)))], [e0, e1], None
+
+
+@model
+def sparse_embedding():
+    e = var("e", 8, 3)
+    sp = tf.SparseTensor(tf.constant([[0, 0], [0, 1], [2, 0]], tf.int64), tf.constant([1, 4, 1], tf.int64), [3, 2])
+    return [tf.reduce_sum(tf.square(tf.nn.embedding_lookup_sparse(e, sp, None, combiner="sum")))], [e], None
+
+
+@model
+def second_order():
+    w = var("w", 3, 4)
+    x = tf.constant(data(2, 3))
+    y = tf.reduce_sum(tf.tanh(tf.matmul(x, w)) * tf.sigmoid(tf.matmul(x, w)))
+    g = tf.gradients(y, w)[0]
+    return [tf.reduce_sum(tf.square(g))], [w], None
+
+
+@model
+def second_order_losses():
+    z = var("z", 4, 3)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[0, 1, 2, 1], logits=z)
+    loss += tf.nn.softmax_cross_entropy_with_logits(labels=tf.nn.softmax(tf.constant(data(4, 3))), logits=z)
+    loss += tf.reduce_sum(tf.nn.softmax(z) * tf.nn.log_softmax(2 * z), 1)
+    g = tf.gradients(tf.reduce_mean(loss), z)[0]
+    return [tf.reduce_sum(g * tf.constant(data(4, 3)))], [z], None
+
+
+@model
+def second_order_conv():
+    k = var("k", 2, 2, 1, 2)
+    x = tf.constant(data(1, 4, 4, 1))
+    y = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(x, k, [1, 1, 1, 1], "SAME")), 2, 2, "SAME")
+    g = tf.gradients(tf.reduce_sum(y * y * y), k)[0]
+    return [tf.reduce_sum(tf.square(g))], [k], None
+
+
+@model
+def arrays():
+    a, b = var("a", 3, 4), var("b", 2, 4)
+    c = tf.concat([a, b], 0)
+    s = tf.split(c, [1, 4], 0)[1]
+    t = tf.transpose(tf.tile(s[:, 1:3], [2, 1]))[..., ::2]
+    u = tf.unstack(tf.stack([t, t * 2], 1), axis=1)[1]
+    p = tf.pad(u, [[1, 0], [0, 2]])
+    q = tf.slice(p, [0, 1], [2, -1]) + tf.reverse(p, [0])[:2, 1:]
+    r = tf.where(q > 0, q, 0.5 * q) * tf.expand_dims(tf.gather(c, [0, 1], axis=1)[:2, 1], 1)
+    return [tf.reduce_sum(tf.square(r)) + tf.reduce_sum(tf.cumsum(c, 1, exclusive=True) * c) + tf.reduce_max(c) + tf.reduce_sum(tf.reduce_prod(c, 0))], [a, b], None
+
+
+@model
+def unknown_shapes():
+    x, y = tf.placeholder(tf.float32, None), tf.placeholder(tf.float32, [None, None])
+    z = tf.maximum(x, y) * x / (2.0 + y * y) - tf.pow(tf.abs(y) + 0.1, x)
+    z = tf.concat([z, y + tf.zeros_like(z)], -1)
+    return [tf.reduce_mean(z, 0), tf.reduce_max(z, axis=-1, keepdims=True)], [x, y], {x: data(3), y: data(4, 1, seed=2)}
+
+
+@model
+def partitions():
+    x = var("x", 6, 2)
+    parts = tf.dynamic_partition(x, [0, 2, 1, 0, 2, 2], 3)
+    y = tf.dynamic_stitch([[0, 3], [1], [2, 4, 5]], [parts[0] * 2, parts[1], tf.square(parts[2])])
+    return [tf.reduce_sum(tf.unsorted_segment_sum(y * y, [0, 1, 1, -1, 0, 2], 4) * 3) + tf.reduce_sum(tf.segment_sum(tf.exp(x), [0, 0, 1, 1, 2, 2]))], [x], None
+
+
+@model
+def einsums():
+    a, b = var("a", 2, 3, 4), var("b", 4, 5)
+    y = tf2.einsum("bij,jk->bki", a, b)
+    z = tf2.einsum("bij,bkj->bik", a, a)
+    return [tf.reduce_sum(tf.square(y)) + tf.reduce_sum(tf.tanh(z)) + tf.reduce_sum(tf.matmul(a, b[None, :, :3]))], [a, b], None
+
+
+@model
+def unconnected():
+    a, b = var("a", 3), var("b", 3)
+    return [tf.reduce_sum(a * tf.stop_gradient(b)) + tf.cast(tf.argmax(b), tf.float32)], [a, b], None
+
+
+@model
+def gather_nds():
+    a, v = var("a", 3, 4), var("v", 6, 2)
+    return [tf.reduce_sum(tf.square(tf.gather_nd(a, [[0, 1], [2, 2], [0, 1]]))) + tf.reduce_sum(tf.gather(a, [[1, 0], [2, 2], [3, 1]], axis=1, batch_dims=1))
+            + tf.reduce_sum(tf.exp(tf.gather_nd(v, [[1], [1]])))], [a, v], None
+
+
+@model
+def complex_numbers():
+    a = var("a", 3)
+    z = tf.complex(a, a * a)
+    return [tf.reduce_sum(tf.real(z * tf.conj(z) * tf.exp(z)))], [a], None
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda m: m.__name__)
+def test_against_tensorflow(build, tmp_path):
+    if not hasattr(build, "v2"):
+        tf.disable_control_flow_v2()
+    try:
+        if hasattr(build, "v2"):
+            tf.enable_control_flow_v2()
+        compare(tmp_path, *build())
+    finally:
+        tf.disable_control_flow_v2()
+
+
+def test_slices_where_tensorflow_has_them(tmp_path):
+    ys, xs, _ = embedding()
+    compare(tmp_path, ys, xs, sparse=[True, True])
+
+
+def test_slices_and_dense(tmp_path):
+    ys, xs, _ = embedding_dense_too()
+    compare(tmp_path, ys, xs, sparse=[False])
+
+
+def test_stop_gradients(tmp_path):
+    x = var("x", 3)
+    a = tf.square(x)
+    b = tf.exp(a)
+    compare(tmp_path, [tf.reduce_sum(a * b)], [x, a, b], stop=[a])
+
+
+def test_colocation_and_names(tmp_path):
+    with tf.device("/job:ps/task:1"):
+        w = var("w", 3, 4)
+    with tf.device("/job:worker/task:0"), tf.name_scope("layer"):
+        y = tf.reduce_sum(tf.matmul(tf.constant(data(2, 3)), w), name="y")
+    graph, got = add_gradients(tmp_path, tf.get_default_graph().as_graph_def(), [y], [w.handle], "--colocate")
+    nodes = {n.name: n for n in graph.node}
+    made = [n for n in graph.node if n.name.startswith("gradients/layer/MatMul_grad/")]
+    assert got == ["gradients/layer/MatMul_grad/MatMul:0"] and made
+    assert all(n.attr["_class"].list.s == [b"loc:@layer/MatMul"] for n in made)
+    assert nodes["gradients/layer/y_grad/BroadcastTo"].attr["_class"].list.s == [b"loc:@layer/y"]
+
+
+def test_no_gradient_says_what_to_do(tmp_path):
+    x = var("x", 3)
+    y = tf.raw_ops.Betainc(a=x, b=x, x=x)
+    with pytest.raises(RuntimeError, match=r"NotFound: No gradient defined for op: Betainc \(node 'Betainc'\).*trn_stop_gradient"):
+        add_gradients(tmp_path, tf.get_default_graph().as_graph_def(), [y], [x.handle])

@@ -28,6 +28,7 @@
 #include <trainera/grad.h>
 #include <trainera/ops.h>
 #include <trainera/nn.h>
+#include <trainera/optim.h>
 #include <trainera/session.h>
 #include <trainera/save.h>
 #include <trainera/summary.h>

@@ -9,6 +9,7 @@
 #include "master/server.h"
 #include "proto/pb.h"
 #include "proto/textproto.h"
+#include "session/session.h"
 #include "wire/codec.h"
 
 #define PATH "/tensorflow.MasterService/"
@@ -131,6 +132,8 @@ static trn_err wait_for(wait *w)
 }
 
 typedef struct call {
+    trn_rpc *rpc;
+    bool keep; /* the handle is wanted, to cancel */
     trn_channel *ch;
     const char *path;
     trn_out_msg *m;
@@ -141,14 +144,34 @@ typedef struct call {
 static void call_start(void *arg)
 {
     call *c = arg;
-    trn_channel_call(NULL, c->ch, c->path, c->m, c->o, wait_reply, &c->w);
+    trn_channel_call(c->keep ? &c->rpc : NULL, c->ch, c->path, c->m, c->o, wait_reply, &c->w);
 }
 
-static trn_err call_msg(trn_msg *reply, trn_channel *ch, const char *path, trn_out_msg *m, const trn_call_opts *o)
+static void call_cancelled(void *arg) { trn_rpc_cancel(((call *)arg)->rpc); }
+
+/* With something that may end it: the call is made first, from this thread, so that there is something to cancel. */
+static void call_until(call *c, trn_cancel *cancel)
+{
+    trn_cancel_hook hook;
+    c->keep = true;
+    call_start(c);
+    bool added = trn_cancel_add(cancel, &hook, call_cancelled, c);
+    if (!added)
+        trn_rpc_cancel(c->rpc);
+    trn_latch_wait(&c->w.end);
+    if (added)
+        trn_cancel_remove(cancel, &hook);
+    trn_rpc_unref(c->rpc);
+}
+
+static trn_err call_msg(trn_msg *reply, trn_channel *ch, const char *path, trn_out_msg *m, const trn_call_opts *o, trn_cancel *cancel)
 {
     call c = {.ch = ch, .path = path, .m = m, .o = o};
     wait_init(&c.w);
-    trn_loop_drive(trn_channel_loop(ch), call_start, &c, &c.w.end);
+    if (cancel)
+        call_until(&c, cancel);
+    else
+        trn_loop_drive(trn_channel_loop(ch), call_start, &c, &c.w.end);
     if (c.w.err)
         return c.w.err;
     *reply = c.w.msg;
@@ -163,7 +186,7 @@ static trn_err call_pb(ProtobufCMessage **out, trn_arena *a, const ProtobufCMess
     trn_pb_pack(&s, q);
     trn_out_sb(&m, &s);
     trn_msg reply;
-    TRN_TRY(call_msg(&reply, ch, path, &m, o));
+    TRN_TRY(call_msg(&reply, ch, path, &m, o, NULL));
     trn_err err = trn_pb_unpack(out, a, d, reply.p, reply.n);
     trn_msg_fini(&reply);
     return err;
@@ -172,6 +195,7 @@ static trn_err call_pb(ProtobufCMessage **out, trn_arena *a, const ProtobufCMess
 /* ---- the session ---------------------------------------------------------------------------------------------------- */
 
 struct trn_session {
+    _Atomic int refs;
     trn_channel *channel; /* over the wire; else NULL */
     trn_master *master;   /* in process; else NULL */
     char handle[64];
@@ -224,16 +248,30 @@ static trn_err create(trn_session *s, const char *target, const trn_session_opts
     return err;
 }
 
-static void session_free(trn_session *s)
+trn_session *trn_session_ref(trn_session *s)
 {
+    s->refs++;
+    return s;
+}
+
+void trn_session_unref(trn_session *s)
+{
+    if (--s->refs)
+        return;
     if (s->channel) {
-        trn_channel_shutdown(s->channel);
         trn_channel_unref(s->channel);
         client_give();
     }
     pthread_mutex_destroy(&s->mu);
     pthread_mutex_destroy(&s->build_mu);
     free(s);
+}
+
+static void session_free(trn_session *s)
+{
+    if (s->channel)
+        trn_channel_shutdown(s->channel);
+    trn_session_unref(s);
 }
 
 static trn_err open_channel(trn_channel **out, const char *target)
@@ -250,6 +288,7 @@ static trn_err open_channel(trn_channel **out, const char *target)
 static trn_session *session_new(const trn_session_opts *o)
 {
     trn_session *s = trn_xalloc(sizeof *s);
+    s->refs = 1;
     pthread_mutex_init(&s->mu, NULL);
     pthread_mutex_init(&s->build_mu, NULL);
     s->timeout_ms = o ? o->timeout_ms : 0;
@@ -370,6 +409,7 @@ static trn_err take_metadata(const trn_run *run, const void *p, size_t n)
 typedef struct own_step {
     trn_master *master;
     const trn_step_req *q;
+    trn_cancel *cancel;
     trn_step_result r;
     wait w;
 } own_step;
@@ -377,15 +417,15 @@ typedef struct own_step {
 static void own_step_start(void *arg)
 {
     own_step *o = arg;
-    trn_master_run(o->master, o->q, NULL, &o->r, wait_done, &o->w);
+    trn_master_run(o->master, o->q, o->cancel, &o->r, wait_done, &o->w);
 }
 
-static trn_err run_in_process(trn_session *s, const char *partial, const trn_run *run)
+static trn_err run_in_process(trn_session *s, const char *partial, const trn_run *run, trn_cancel *cancel)
 {
     trn_step_req q = {.session = s->handle, .partial_handle = partial, .n_feeds = run->n_feeds, .n_fetches = run->n_fetches, .n_targets = run->n_targets,
                       .feed_names = run->feed_names, .feeds = run->feeds, .fetches = run->fetches, .targets = run->targets, .timeout_ms = run->timeout_ms,
                       .trace = run->trace};
-    own_step o = {.master = s->master, .q = &q};
+    own_step o = {.master = s->master, .q = &q, .cancel = cancel};
     wait_init(&o.w);
     trn_loop_drive(trn_master_loop(s->master), own_step_start, &o, &o.w.end);
     if (o.w.err)
@@ -417,7 +457,7 @@ static trn_err sort_out(const trn_run *run, trn_run_step_resp *r)
     return TRN_OK;
 }
 
-static trn_err run_over_wire(trn_session *s, const char *partial, const trn_run *run)
+static trn_err run_over_wire(trn_session *s, const char *partial, const trn_run *run, trn_cancel *cancel)
 {
     trn_arena *a = trn_arena_new();
     trn_named_tensor *feeds = trn_arena_alloc(a, sizeof *feeds * (size_t)(run->n_feeds + 1));
@@ -432,7 +472,7 @@ static trn_err run_over_wire(trn_session *s, const char *partial, const trn_run 
     if (err)
         trn_out_fini(&m);
     else
-        err = call_msg(&reply, s->channel, PATH "RunStep", &m, &(trn_call_opts){.align = trn_run_step_resp_align});
+        err = call_msg(&reply, s->channel, PATH "RunStep", &m, &(trn_call_opts){.align = trn_run_step_resp_align}, cancel);
     trn_run_step_resp r = {0};
     if (!err)
         err = trn_run_step_resp_parse(&r, a, &reply);
@@ -448,23 +488,28 @@ static trn_err run_over_wire(trn_session *s, const char *partial, const trn_run 
     return err;
 }
 
-static trn_err run_step(trn_session *s, const char *partial, const trn_run *run)
+static trn_err run_step(trn_session *s, const char *partial, const trn_run *run, trn_cancel *cancel)
 {
     if (run->n_fetches && !run->out)
         return trn_errorf(TRN_INVALID_ARGUMENT, "fetches without `out`");
-    return s->master ? run_in_process(s, partial, run) : run_over_wire(s, partial, run);
+    return s->master ? run_in_process(s, partial, run, cancel) : run_over_wire(s, partial, run, cancel);
 }
 
 trn_err trn_session_run(trn_session *s, const trn_run *run)
 {
-    return run_step(s, "", run);
+    return run_step(s, "", run, NULL);
+}
+
+trn_err trn_session_run_until(trn_session *s, const trn_run *run, trn_cancel *c)
+{
+    return run_step(s, "", run, c);
 }
 
 trn_err trn_session_partial_run(trn_session *s, const char *handle, const trn_run *run)
 {
     if (!*handle)
         return trn_errorf(TRN_INVALID_ARGUMENT, "a partial run needs the handle of its set-up");
-    return run_step(s, handle, run);
+    return run_step(s, handle, run, NULL);
 }
 
 trn_err trn_session_partial_setup(char handle[17], trn_session *s, const trn_run *names)

@@ -192,8 +192,25 @@ typedef struct trn_embedding_opts {
 } trn_embedding_opts;
 /* Rows of "embedding/embeddings" [rows, dims] by id (int32 or int64, any shape). Its gradient touches only the rows that were read. */
 TRN_API trn_out trn_embedding(trn_builder *b, trn_out ids, int64_t rows, int64_t dims, const trn_embedding_opts *opts);
-/* Rows of any variable by id: tf.nn.embedding_lookup. */
-TRN_API trn_out trn_embedding_lookup(trn_builder *b, trn_variable *table, trn_out ids);
+
+/* ---- recurrent layers ---------------------------------------------------------------------------------------------- */
+
+typedef struct trn_rnn_opts {
+    trn_maybe_float forget_bias; /* LSTM: 1 */
+    trn_activation activation;   /* NULL: tanh */
+    trn_init kernel_init, bias_init;
+    const trn_out *c, *h;     /* the state to begin with, [batch, units]; NULL: zeros */
+    const trn_out *lengths;   /* int32 or int64 [batch]: after so many steps a row's state stays and its outputs are 0; NULL: all steps */
+    bool reuse, not_trainable;
+} trn_rnn_opts;
+/* What a recurrent layer gives: outputs [batch, time, units] and the last state (GRU: c is nothing). */
+typedef struct trn_rnn {
+    trn_out outputs, c, h;
+} trn_rnn;
+/* x is [batch, time, features] with a known number of time steps: the steps are laid out one after the other in the graph. Variables as with
+ * dynamic_rnn and BasicLSTMCell ("rnn/basic_lstm_cell/kernel"), or GRUCell ("rnn/gru_cell/gates/kernel", …/candidate/…). */
+TRN_API trn_rnn trn_lstm(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts);
+TRN_API trn_rnn trn_gru(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts);
 
 /* ---- losses: tf.compat.v1.losses ----------------------------------------------------------------------------------- */
 

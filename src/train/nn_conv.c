@@ -151,11 +151,13 @@ trn_out trn_conv2d_transpose(trn_builder *b, trn_out x, int64_t filters, int64_t
             if (s->dim[0] >= 0)
                 size = trn_nn__ints(b, (int64_t[]){s->dim[0], h, w, filters}, 4);
             else {
-                trn_out batch = OP(b, "Slice", OP(b, "Shape", x), trn_nn__ints(b, (int64_t[]){0}, 1), trn_nn__ints(b, (int64_t[]){1}, 1));
-                size = OP(b, "ConcatV2", batch, trn_nn__ints(b, (int64_t[]){h, w, filters}, 3), trn_const_i32(b, 0));
+                size = OP(b, "ConcatV2", trn_nn__batch(b, x), trn_nn__ints(b, (int64_t[]){h, w, filters}, 3), trn_const_i32(b, 0));
             }
             y = OPA(b, "Conv2DBackpropInput", ATTRS(AT_INTS(b, "strides", 1, c.stride[0], c.stride[1], 1), trn_at_str("padding", c.padding)), size,
                     trn_nn__read(&l, k), x);
+            const trn_shape *now = trn_nn__shape(b, y);
+            if (now->rank != 4 || now->dim[1] < 0 || now->dim[3] < 0) /* the next layer wants to know */
+                y = trn_reshape(b, y, trn_shape_of(4, (int64_t)-1, h, w, filters));
             y = trn_nn__finish(&l, y, filters, c.o->no_bias, c.o->bias_init, c.o->activation);
         }
     }

@@ -83,6 +83,14 @@ trn_out trn_nn__size_f32(trn_builder *b, trn_out x)
     return trn_nn__cast(b, OP(b, "Size", x), TRN_FLOAT);
 }
 
+trn_out trn_nn__part(trn_builder *b, trn_out vector, int64_t from, int64_t to)
+{
+    trn_out begin = trn_nn__ints(b, &from, 1), end = trn_nn__ints(b, &to, 1), step = trn_nn__ints(b, (int64_t[]){1}, 1);
+    return OP(b, "StridedSlice", vector, begin, end, step);
+}
+
+trn_out trn_nn__batch(trn_builder *b, trn_out x) { return trn_nn__part(b, OP(b, "Shape", x), 0, 1); }
+
 trn_out trn_nn__last_dim(trn_builder *b, trn_out x, trn_out y, int64_t last)
 {
     const trn_shape *s = trn_nn__shape(b, y);
@@ -95,8 +103,7 @@ trn_out trn_nn__last_dim(trn_builder *b, trn_out x, trn_out y, int64_t last)
         dims[s->rank - 1] = last;
         return OP(b, "Reshape", x, trn_nn__ints(b, dims, s->rank));
     }
-    trn_out head = OP(b, "Slice", OP(b, "Shape", y), trn_nn__ints(b, (int64_t[]){0}, 1),
-                      OP(b, "ExpandDims", OP(b, "Sub", OP(b, "Rank", y), trn_const_i32(b, 1)), trn_const_i32(b, 0)));
+    trn_out head = trn_nn__part(b, OP(b, "Shape", y), 0, -1);
     return OP(b, "Reshape", x, OP(b, "ConcatV2", head, trn_nn__ints(b, &last, 1), trn_const_i32(b, 0)));
 }
 

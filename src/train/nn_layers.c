@@ -94,8 +94,7 @@ trn_out trn_flatten(trn_builder *b, trn_out x)
         else if (batch > 0)
             y = OP(b, "Reshape", x, trn_nn__ints(b, (int64_t[]){batch, -1}, 2));
         else if (trn_builder_ok(b)) {
-            trn_out first = OP(b, "Slice", OP(b, "Shape", x), trn_nn__ints(b, (int64_t[]){0}, 1), trn_nn__ints(b, (int64_t[]){1}, 1));
-            y = OP(b, "Reshape", x, OP(b, "ConcatV2", first, trn_nn__ints(b, (int64_t[]){-1}, 1), trn_const_i32(b, 0)));
+            y = OP(b, "Reshape", x, OP(b, "ConcatV2", trn_nn__batch(b, x), trn_nn__ints(b, (int64_t[]){-1}, 1), trn_const_i32(b, 0)));
         }
     }
     return y;
@@ -249,7 +248,7 @@ static trn_out noise_shape(trn_builder *b, trn_out x, const trn_shape *own)
     trn_out dims[TRN_MAX_RANK];
     for (int i = 0; i < want.rank; i++)
         dims[i] = want.dim[i] >= 0 ? trn_const_i32(b, (int32_t)want.dim[i])
-                                   : trn_nn__squeeze_last(b, OP(b, "Slice", real, trn_nn__ints(b, (int64_t[]){i}, 1), trn_nn__ints(b, (int64_t[]){1}, 1)));
+                                   : trn_nn__squeeze_last(b, trn_nn__part(b, real, i, i + 1));
     return trn_node_add(b, "Pack", dims, want.rank, NULL, 0);
 }
 
@@ -283,14 +282,12 @@ trn_out trn_dropout(trn_builder *b, trn_out x, float rate, trn_mode mode, const 
 
 /* ---- embedding ----------------------------------------------------------------------------------------------------- */
 
-trn_out trn_embedding_lookup(trn_builder *b, trn_variable *table, trn_out ids)
+static trn_out lookup(trn_builder *b, trn_variable *table, trn_out ids)
 {
-    const char *name = trn_take_name(b, "embedding_lookup");
-    if (!table)
-        return trn_builder_ok(b) ? BAD(b, "embedding_lookup: no variable") : TRN_NONE;
+    const char *name = "embedding_lookup";
     trn_dtype t = trn_out_dtype(b, ids);
     if (trn_builder_ok(b) && t != TRN_INT32 && t != TRN_INT64)
-        return BAD(b, "embedding_lookup in %s: ids must be int32 or int64, not %s", table->name, trn_dtype_name(t));
+        return BAD(b, "%s: ids must be int32 or int64, not %s", table->name, trn_dtype_name(t));
     /* Straight from the table: only the rows that are asked for leave the ps. */
     if (trn_out_dtype(b, table->handle) == TRN_RESOURCE)
         return OPA(trn_named(b, name), "ResourceGather", ATTRS(trn_at_type("dtype", table->dtype)), table->handle, ids);
@@ -312,7 +309,7 @@ trn_out trn_embedding(trn_builder *b, trn_out ids, int64_t rows, int64_t dims, c
         BAD(b, "embedding: %lld rows of %lld; both must be positive", (long long)rows, (long long)dims);
     trn_variable *table = trn_nn__var(&l, "embeddings", TRN_FLOAT, trn_shape_of(2, rows, dims), o->init, trn_init_uniform(-0.05, 0.05), 0);
     if (table)
-        y = trn_embedding_lookup(b, table, ids);
+        y = lookup(b, table, ids);
     trn_nn__close(&l);
     return y;
 }

@@ -20,6 +20,8 @@ trn_out trn_nn__ints(trn_builder *b, const int64_t *v, int n); /* an int32 vecto
 trn_out trn_nn__sum(trn_builder *b, trn_out x);                /* over everything */
 trn_out trn_nn__size_f32(trn_builder *b, trn_out x);           /* number of elements, as a float */
 trn_out trn_nn__last_dim(trn_builder *b, trn_out x, trn_out y, int64_t last); /* x reshaped to y's shape with another last dim */
+trn_out trn_nn__part(trn_builder *b, trn_out vector, int64_t from, int64_t to); /* as Python's [from:to] */
+trn_out trn_nn__batch(trn_builder *b, trn_out x);                               /* the first dim of x, as a vector of one */
 trn_out trn_nn__squeeze_last(trn_builder *b, trn_out x);
 const trn_shape *trn_nn__shape(trn_builder *b, trn_out x); /* never NULL */
 int trn_nn__rank(trn_builder *b, trn_out x);

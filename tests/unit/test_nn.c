@@ -202,6 +202,7 @@ static void test_conv(void **state)
     has_shape(b, depth, "[1,1,1,2]");
     has_shape(b, sep, "[1,2,2,3]");
     has_shape(b, up, "[1,6,6,1]");
+    has_shape(b, up_any, "[?,3,3,1]");
     assert_non_null(trn_variable_find(b, "separable_conv2d/pointwise_kernel"));
     assert_non_null(trn_variable_find(b, "conv2d_1/kernel"));
     assert_null(trn_variable_find(b, "conv2d_1/bias"));
@@ -366,6 +367,45 @@ static void test_embedding(void **state)
     }
 }
 
+static void test_rnn(void **state)
+{
+    model m = open_model();
+    trn_builder *b = m.b;
+    trn_out any = trn_placeholder(b, "any", TRN_FLOAT, trn_shape_of(3, (int64_t)-1, (int64_t)3, (int64_t)1)), lengths = trn_const_i32s(b, (int32_t[]){3, 1}, 2);
+    trn_rnn_opts o = {.kernel_init = trn_init_constant(0.5)};
+    trn_rnn lstm = trn_lstm(b, any, 1, &o);
+    o.reuse = true;
+    o.lengths = &lengths;
+    trn_rnn cut = trn_lstm(trn_named(b, "rnn"), any, 1, &o);
+    trn_rnn gru = trn_gru(b, any, 1, &(trn_rnn_opts){.kernel_init = trn_init_constant(0.5)});
+    has_shape(b, lstm.outputs, "[?,3,1]");
+    assert_non_null(trn_variable_find(b, "rnn/basic_lstm_cell/kernel"));
+    assert_non_null(trn_variable_find(b, "rnn_2/gru_cell/candidate/bias"));
+    run_op(&m, trn_variables_init(b, TRN_VARS_GLOBAL));
+    /* by hand */
+    float x[2][3] = {{1, -1, 2}, {3, 0, 1}}, h[2][3], gh[2][3], c_end[2];
+    for (int r = 0; r < 2; r++) {
+        float c = 0, now = 0, g = 0;
+        for (int i = 0; i < 3; i++) {
+            float z = .5f * (x[r][i] + now), s = 1 / (1 + expf(-z)), f = 1 / (1 + expf(-z - 1));
+            c = c * f + s * tanhf(z);
+            h[r][i] = now = tanhf(c) * s;
+            if (i == (r ? 0 : 2))
+                c_end[r] = c;
+            float u = 1 / (1 + expf(-(.5f * (x[r][i] + g) + 1)));
+            gh[r][i] = g = u * g + (1 - u) * tanhf(.5f * (x[r][i] + u * g));
+        }
+    }
+    trn_tensor *fed = trn_tensor_from(TRN_FLOAT, 3, (int64_t[]){2, 3, 1}, x);
+    is_floats(run_fed(&m, lstm.outputs, any, fed), h[0], 6, 1e-5f);
+    is_floats(run_fed(&m, gru.outputs, any, fed), gh[0], 6, 1e-5f);
+    is_floats(run_fed(&m, cut.c, any, fed), c_end, 2, 1e-5f);
+    h[1][1] = h[1][2] = 0;
+    is_floats(run_fed(&m, cut.outputs, any, fed), h[0], 6, 1e-5f);
+    trn_tensor_unref(fed);
+    close_model(&m);
+}
+
 static void test_losses(void **state)
 {
     model m = open_model();
@@ -455,7 +495,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),   cmocka_unit_test(test_errors),       cmocka_unit_test(test_conv),      cmocka_unit_test(test_batch_norm),
         cmocka_unit_test(test_dropout), cmocka_unit_test(test_seeds),        cmocka_unit_test(test_initialisers), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_losses),  cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_losses),  cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

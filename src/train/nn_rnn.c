@@ -1,0 +1,151 @@
+/* LSTM and GRU over time. The steps are unrolled: every op has a gradient of its own, and a step of training runs without frames. */
+#include "train/nn_priv.h"
+
+static const trn_rnn no_rnn = {{-1, 0}, {-1, 0}, {-1, 0}};
+static const trn_rnn_opts no_opts;
+enum { MAX_STEPS = 4096 };
+
+/* A layer while it is built. */
+typedef struct rnn {
+    trn_builder *b;
+    const trn_rnn_opts *o;
+    trn_activation act;
+    int64_t units, features, steps;
+    trn_dtype t;
+    trn_variable *k[2], *bias[2]; /* LSTM: one pair; GRU: gates, candidate */
+    trn_out c, h;
+} rnn;
+
+static bool rnn_init(rnn *r, trn_builder *b, const char *layer, trn_out x, int64_t units, const trn_rnn_opts *opts)
+{
+    const trn_shape *s = trn_nn__shape(b, x);
+    char text[TRN_SHAPE_TEXT];
+    if (!trn_builder_ok(b))
+        return false;
+    *r = (rnn){.b = b, .o = opts ? opts : &no_opts, .units = units, .t = trn_out_dtype(b, x), .c = TRN_NONE, .h = TRN_NONE};
+    r->act = r->o->activation ? r->o->activation : trn_tanh;
+    if (s->rank != 3 || s->dim[1] < 1 || s->dim[2] < 1)
+        BAD(b, "%s: its input must be [batch, time, features] with known time and features, but %s is %s", layer, trn_out_name(b, x), trn_shape_text(text, s));
+    else if (s->dim[1] > MAX_STEPS)
+        BAD(b, "%s: %lld time steps; more than %d are not unrolled", layer, (long long)s->dim[1], MAX_STEPS);
+    else if (!trn_nn__is_float(r->t))
+        BAD(b, "%s: its input must be of floats, but %s is of %s", layer, trn_out_name(b, x), trn_dtype_name(r->t));
+    else if (units < 1)
+        BAD(b, "%s: %lld units; at least one is needed", layer, (long long)units);
+    else {
+        r->steps = s->dim[1];
+        r->features = s->dim[2];
+    }
+    return trn_builder_ok(b);
+}
+
+static trn_out state_of(rnn *r, const char *name, const trn_out *given, trn_out x)
+{
+    trn_builder *b = r->b;
+    const trn_shape *s = trn_nn__shape(b, x);
+    trn_shape want = trn_shape_of(2, s->dim[0], r->units);
+    if (given) {
+        char tg[TRN_SHAPE_TEXT], tw[TRN_SHAPE_TEXT];
+        if (trn_builder_ok(b) && !trn_shape_compatible(trn_nn__shape(b, *given), &want))
+            return BAD(b, "rnn: the state %s is %s, it must be %s", name, trn_shape_text(tg, trn_nn__shape(b, *given)), trn_shape_text(tw, &want));
+        return *given;
+    }
+    if (s->dim[0] >= 0)
+        return trn_zeros(b, r->t, want);
+    return OP(b, "Fill", OP(b, "ConcatV2", trn_nn__batch(b, x), trn_nn__ints(b, &r->units, 1), trn_const_i32(b, 0)), trn_const_num(b, r->t, 0));
+}
+
+static trn_out linear(rnn *r, trn_out x, trn_out h, int which)
+{
+    trn_builder *b = r->b;
+    trn_out both = OP(b, "ConcatV2", x, h, trn_const_i32(b, 1));
+    return OP(b, "BiasAdd", OP(b, "MatMul", both, r->k[which]->value), r->bias[which]->value);
+}
+
+static trn_out split(trn_builder *b, trn_out x, int n) { return OPA(b, "Split", ATTRS(trn_at_int("num_split", n)), trn_const_i32(b, 1), x); }
+
+static void lstm_step(rnn *r, trn_out x)
+{
+    trn_builder *b = r->b;
+    trn_out g = split(b, linear(r, x, r->h, 0), 4); /* input, new, forget, output */
+    trn_out forget = trn_const_num(b, r->t, r->o->forget_bias.given ? trn_nn__meant(r->o->forget_bias.v) : 1);
+    trn_out keep = OP(b, "Mul", r->c, OP(b, "Sigmoid", OP(b, "AddV2", trn_out_nth(g, 2), forget)));
+    trn_out in = OP(b, "Sigmoid", g), news = r->act(b, trn_out_nth(g, 1));
+    r->c = OP(b, "AddV2", keep, OP(b, "Mul", in, news));
+    trn_out seen = r->act(b, r->c);
+    r->h = OP(b, "Mul", seen, OP(b, "Sigmoid", trn_out_nth(g, 3)));
+}
+
+static void gru_step(rnn *r, trn_out x)
+{
+    trn_builder *b = r->b;
+    trn_out g = split(b, OP(b, "Sigmoid", linear(r, x, r->h, 0)), 2); /* reset, update */
+    trn_out u = trn_out_nth(g, 1), past = OP(b, "Mul", g, r->h);
+    trn_out c = r->act(b, linear(r, x, past, 1));
+    trn_out keep = OP(b, "Mul", u, r->h), take = OP(b, "Sub", trn_const_num(b, r->t, 1), u);
+    r->h = OP(b, "AddV2", keep, OP(b, "Mul", take, c));
+}
+
+static trn_rnn over_time(rnn *r, const char *cell, trn_out x, void (*step)(rnn *, trn_out))
+{
+    trn_builder *b = r->b;
+    const trn_rnn_opts *o = r->o;
+    bool lstm = step == lstm_step;
+    trn_rnn y = no_rnn;
+    trn_out *outputs = trn_builder_alloc(b, sizeof *outputs * (size_t)r->steps);
+    if (lstm)
+        r->c = state_of(r, "c", o->c, x);
+    r->h = state_of(r, "h", o->h, x);
+    trn_out lengths = o->lengths ? trn_nn__cast(b, *o->lengths, TRN_INT32) : TRN_NONE, zero = trn_const_num(b, r->t, 0);
+    trn_out xs = OPA(b, "Unpack", ATTRS(trn_at_int("num", r->steps), trn_at_int("axis", 1)), x);
+    for (int64_t i = 0; i < r->steps && outputs && trn_builder_ok(b); i++)
+        TRN_SCOPE(trn_name_scope(b, cell), b) {
+            trn_out c = r->c, h = r->h;
+            step(r, trn_out_nth(xs, (int)i));
+            outputs[i] = r->h;
+            if (o->lengths) { /* rows that have ended keep their state */
+                trn_out on = OP(b, "ExpandDims", OP(b, "Greater", lengths, trn_const_i32(b, (int32_t)i)), trn_const_i32(b, 1));
+                outputs[i] = OP(b, "SelectV2", on, r->h, zero);
+                r->h = OP(b, "SelectV2", on, r->h, h);
+                if (lstm)
+                    r->c = OP(b, "SelectV2", on, r->c, c);
+            }
+        }
+    if (trn_builder_ok(b)) {
+        trn_attr axis = trn_at_int("axis", 1);
+        y = (trn_rnn){trn_node_add(b, "Pack", outputs, (int)r->steps, &axis, 1), r->c, r->h};
+    }
+    return y;
+}
+
+static bool vars(rnn *r, nn_layer *l, int i, const char *cell, const char *part, int64_t cols, trn_init bias)
+{
+    trn_builder *b = r->b;
+    const char *dir = trn_builder_printf(b, "%s%s%s", cell, *part ? "/" : "", part);
+    r->k[i] = trn_nn__var(l, trn_builder_printf(b, "%s/kernel", dir), r->t, trn_shape_of(2, r->features + r->units, cols), r->o->kernel_init, (trn_init){0}, 0);
+    r->bias[i] = trn_nn__var(l, trn_builder_printf(b, "%s/bias", dir), r->t, trn_shape_vector(cols), r->o->bias_init, bias, 0);
+    return r->k[i] && r->bias[i];
+}
+
+trn_rnn trn_lstm(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts)
+{
+    rnn r;
+    trn_rnn y = no_rnn;
+    nn_layer l = trn_nn__open(b, "rnn", opts && opts->reuse, opts && opts->not_trainable);
+    if (rnn_init(&r, b, "lstm", x, units, opts) && vars(&r, &l, 0, "basic_lstm_cell", "", 4 * units, trn_init_zeros()))
+        y = over_time(&r, "basic_lstm_cell", x, lstm_step);
+    trn_nn__close(&l);
+    return y;
+}
+
+trn_rnn trn_gru(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts)
+{
+    rnn r;
+    trn_rnn y = no_rnn;
+    nn_layer l = trn_nn__open(b, "rnn", opts && opts->reuse, opts && opts->not_trainable);
+    if (rnn_init(&r, b, "gru", x, units, opts) && vars(&r, &l, 0, "gru_cell", "gates", 2 * units, trn_init_ones()) &&
+        vars(&r, &l, 1, "gru_cell", "candidate", units, trn_init_zeros()))
+        y = over_time(&r, "gru_cell", x, gru_step);
+    trn_nn__close(&l);
+    return y;
+}

@@ -124,7 +124,7 @@ TRN_API trn_dataset *trn_dataset_take(trn_dataset *d, int64_t count);
 TRN_API trn_dataset *trn_dataset_skip(trn_dataset *d, int64_t count);
 TRN_API trn_dataset *trn_dataset_cache(trn_dataset *d); /* in memory */
 TRN_API trn_dataset *trn_dataset_concatenate(trn_dataset *d, trn_dataset *then);
-TRN_API trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n);
+TRN_API trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n); /* at least one */
 
 typedef struct trn_iterator {
     trn_out handle;

@@ -27,6 +27,7 @@
 #include <trainera/build.h>
 #include <trainera/grad.h>
 #include <trainera/ops.h>
+#include <trainera/input.h>
 #include <trainera/nn.h>
 #include <trainera/optim.h>
 #include <trainera/session.h>

@@ -26,9 +26,9 @@ typedef struct csv {
     int64_t line, row;
 } csv;
 
-static trn_err bad(const csv *c, int column, const char *what, const char *text)
+static trn_err bad(const csv *c, int at, const char *what, const char *text)
 {
-    return trn_errorf(TRN_INVALID_ARGUMENT, "%s, line %lld, column %d: %s (\"%.40s\")", c->path, (long long)c->line, column, what, text);
+    return trn_errorf(TRN_INVALID_ARGUMENT, "%s, line %lld, column %d: %s (\"%.40s\")", c->path, (long long)c->line, at, what, text);
 }
 
 static trn_err put_number(csv *c, column *k, int at, char *text)

@@ -1,0 +1,311 @@
+/* Datasets in the graph: each function adds the op that TensorFlow's tf.data adds, and carries along what the elements are. */
+#include <trainera/input.h>
+#include <trainera/nn.h>
+
+#include <string.h>
+
+#include "train/nn_priv.h"
+
+static trn_attr types_attr(trn_builder *b, const char *name, const trn_dtype *types, int n)
+{
+    trn_attr_val *v = trn_builder_alloc(b, (size_t)n * sizeof *v);
+    for (int i = 0; i < n; i++)
+        v[i].type = types[i];
+    return (trn_attr){.name = name, .kind = TRN_ATTR_TYPE, .is_list = true, .n = n, .list = v};
+}
+
+static trn_attr shapes_attr(trn_builder *b, const trn_shape *shapes, int n)
+{
+    trn_attr_val *v = trn_builder_alloc(b, (size_t)n * sizeof *v);
+    for (int i = 0; i < n; i++)
+        v[i].shape = &shapes[i];
+    return (trn_attr){.name = "output_shapes", .kind = TRN_ATTR_SHAPE, .is_list = true, .n = n, .list = v};
+}
+
+static trn_dataset *dataset_new(trn_builder *b, int n)
+{
+    trn_dataset *d = trn_builder_alloc(b, sizeof *d);
+    *d = (trn_dataset){.b = b, .variant = TRN_NONE, .n = n};
+    d->types = trn_builder_alloc(b, (size_t)(n ? n : 1) * sizeof *d->types);
+    d->shapes = trn_builder_alloc(b, (size_t)(n ? n : 1) * sizeof *d->shapes);
+    return d;
+}
+
+static trn_dataset *nothing(trn_builder *b) { return dataset_new(b, 0); }
+static trn_dtype *types_of(trn_dataset *d) { return (trn_dtype *)(uintptr_t)d->types; }
+static trn_shape *shapes_of(trn_dataset *d) { return (trn_shape *)(uintptr_t)d->shapes; }
+
+/* The node of d, with the attrs that all have. */
+static trn_dataset *finish(trn_dataset *d, const char *op, const trn_out *in, int n_in, const trn_attr *more, int n_more)
+{
+    trn_attr attrs[6] = {shapes_attr(d->b, d->shapes, d->n), types_attr(d->b, "output_types", d->types, d->n)};
+    for (int i = 0; i < n_more; i++)
+        attrs[2 + i] = more[i];
+    d->variant = trn_node_add(d->b, op, in, n_in, attrs, 2 + n_more);
+    return trn_builder_ok(d->b) ? d : nothing(d->b);
+}
+
+/* A dataset over d whose elements are like d's. */
+static trn_dataset *like(trn_dataset *d)
+{
+    trn_dataset *y = dataset_new(d->b, d->n);
+    memcpy(types_of(y), d->types, (size_t)d->n * sizeof *d->types);
+    memcpy(shapes_of(y), d->shapes, (size_t)d->n * sizeof *d->shapes);
+    return y;
+}
+
+/* ---- sources ------------------------------------------------------------------------------------------------------- */
+
+static trn_dataset *of_tensors(trn_builder *b, const char *op, const trn_out *tensors, int n, bool slices)
+{
+    trn_dataset *d = dataset_new(b, n);
+    const char *name = trn_take_name(b, op);
+    if (trn_builder_ok(b) && n < 1)
+        BAD(b, "%s: no tensors", op);
+    for (int i = 0; i < n && trn_builder_ok(b); i++) {
+        types_of(d)[i] = trn_out_dtype(b, tensors[i]);
+        trn_shape s = *trn_nn__shape(b, tensors[i]);
+        if (slices && s.rank == 0)
+            BAD(b, "%s: %s is a scalar and has no slices", op, trn_out_name(b, tensors[i]));
+        if (slices && s.rank > 0) {
+            memmove(s.dim, s.dim + 1, sizeof *s.dim * (size_t)(s.rank - 1));
+            s.rank--;
+        }
+        shapes_of(d)[i] = s;
+    }
+    if (!trn_builder_ok(b))
+        return nothing(b);
+    trn_attr attrs[] = {shapes_attr(b, d->shapes, n), types_attr(b, "Toutput_types", d->types, n)};
+    d->variant = trn_node_add(trn_named(b, name), op, tensors, n, attrs, 2);
+    return trn_builder_ok(b) ? d : nothing(b);
+}
+
+trn_dataset *trn_dataset_tensors(trn_builder *b, const trn_out *tensors, int n) { return of_tensors(b, "TensorDataset", tensors, n, false); }
+trn_dataset *trn_dataset_slices(trn_builder *b, const trn_out *tensors, int n) { return of_tensors(b, "TensorSliceDataset", tensors, n, true); }
+
+/* One element of one scalar. */
+static trn_dataset *scalar_of(trn_builder *b, trn_dtype t)
+{
+    trn_dataset *d = dataset_new(b, 1);
+    types_of(d)[0] = t;
+    shapes_of(d)[0] = trn_shape_scalar();
+    return d;
+}
+
+trn_dataset *trn_dataset_range(trn_builder *b, int64_t start, int64_t stop, int64_t step)
+{
+    const char *name = trn_take_name(b, "RangeDataset");
+    trn_out in[] = {trn_const_i64(b, start), trn_const_i64(b, stop), trn_const_i64(b, step)};
+    return finish(scalar_of(trn_named(b, name), TRN_INT64), "RangeDataset", in, 3, NULL, 0);
+}
+
+static trn_out strings(trn_builder *b, const char *const *v, int n)
+{
+    return trn_const(b, trn_tensor_from(TRN_STRING, 1, (int64_t[]){n}, v));
+}
+
+static trn_dataset *of_files(trn_builder *b, const char *op, const char *const *files, int n, const char *compression)
+{
+    const char *name = trn_take_name(b, op);
+    trn_out in[] = {strings(b, files, n), trn_const_str(b, compression ? compression : ""), trn_const_i64(b, 256 << 10)};
+    trn_dataset *d = scalar_of(b, TRN_STRING);
+    d->variant = trn_node_add(trn_named(b, name), op, in, 3, NULL, 0);
+    return trn_builder_ok(b) ? d : nothing(b);
+}
+
+trn_dataset *trn_dataset_records(trn_builder *b, const char *const *files, int n, const char *compression)
+{
+    return of_files(b, "TFRecordDataset", files, n, compression);
+}
+
+trn_dataset *trn_dataset_lines(trn_builder *b, const char *const *files, int n, const char *compression)
+{
+    return of_files(b, "TextLineDataset", files, n, compression);
+}
+
+trn_dataset *trn_dataset_csv(trn_builder *b, const char *const *files, int n_files, const trn_dtype *types, int n, const int64_t *columns, const trn_csv_opts *opts)
+{
+    static const trn_csv_opts none;
+    const trn_csv_opts *o = opts ? opts : &none;
+    const char *name = trn_take_name(b, "CSVDatasetV2");
+    if (n < 1 || n > 10000)
+        return BAD(b, "csv dataset: %d columns", n), nothing(b);
+    trn_dataset *d = dataset_new(b, n);
+    trn_out *in = trn_builder_alloc(b, (size_t)(n + 9) * sizeof *in);
+    int64_t *all = trn_builder_alloc(b, (size_t)n * sizeof *all);
+    char delim[2] = {o->delim ? o->delim : ',', 0};
+    for (int i = 0; i < n; i++) {
+        all[i] = columns ? columns[i] : i;
+        types_of(d)[i] = types[i];
+        shapes_of(d)[i] = trn_shape_scalar();
+    }
+    int k = 0;
+    in[k++] = strings(b, files, n_files);
+    in[k++] = trn_const_str(b, o->compression ? o->compression : "");
+    in[k++] = trn_const_i64(b, 4 << 20);
+    in[k++] = trn_const_bool(b, o->header);
+    in[k++] = trn_const_str(b, delim);
+    in[k++] = trn_const_bool(b, true);
+    in[k++] = trn_const_str(b, o->na ? o->na : "");
+    in[k++] = trn_const(b, trn_tensor_from(TRN_INT64, 1, (int64_t[]){n}, all));
+    /* A default of no elements: the field is required; of one: what an empty field is. */
+    for (int i = 0; i < n; i++)
+        if (!o->na)
+            in[k++] = trn_const(b, trn_tensor_from(types[i], 1, (int64_t[]){0}, NULL));
+        else
+            in[k++] = types[i] == TRN_STRING ? strings(b, (const char *[]){""}, 1) : trn_const(b, trn_tensor_from(types[i], 1, (int64_t[]){1}, (char[16]){0}));
+    in[k++] = trn_const(b, trn_tensor_from(TRN_INT64, 1, (int64_t[]){0}, NULL));
+    trn_named(b, name);
+    return finish(d, "CSVDatasetV2", in, k, NULL, 0);
+}
+
+/* ---- transformations ----------------------------------------------------------------------------------------------- */
+
+#define GONE(d) (!trn_builder_ok((d)->b) || !(d)->n)
+
+trn_dataset *trn_dataset_shuffle(trn_dataset *d, int64_t buffer, trn_maybe_int seed)
+{
+    trn_builder *b = d->b;
+    if (GONE(d))
+        return d;
+    const char *name = trn_take_name(b, "ShuffleDatasetV3");
+    int64_t seeds[2];
+    trn_next_seeds(seeds, b, seed);
+    trn_out in[] = {d->variant, trn_const_i64(b, buffer), trn_const_i64(b, seeds[0]), trn_const_i64(b, seeds[1]), trn_node_add(b, "DummySeedGenerator", NULL, 0, NULL, 0)};
+    trn_named(b, name);
+    return finish(like(d), "ShuffleDatasetV3", in, 5, NULL, 0);
+}
+
+/* Over one dataset, with one number. */
+static trn_dataset *with_count(trn_dataset *d, const char *op, int64_t count)
+{
+    trn_builder *b = d->b;
+    if (GONE(d))
+        return d;
+    const char *name = trn_take_name(b, op);
+    trn_out in[] = {d->variant, trn_const_i64(b, count)};
+    trn_named(b, name);
+    return finish(like(d), op, in, 2, NULL, 0);
+}
+
+trn_dataset *trn_dataset_repeat(trn_dataset *d, int64_t count) { return with_count(d, "RepeatDataset", count); }
+trn_dataset *trn_dataset_prefetch(trn_dataset *d, int64_t buffer) { return with_count(d, "PrefetchDataset", buffer); }
+trn_dataset *trn_dataset_take(trn_dataset *d, int64_t count) { return with_count(d, "TakeDataset", count); }
+trn_dataset *trn_dataset_skip(trn_dataset *d, int64_t count) { return with_count(d, "SkipDataset", count); }
+
+trn_dataset *trn_dataset_batch(trn_dataset *d, int64_t size, bool drop_remainder)
+{
+    trn_builder *b = d->b;
+    if (GONE(d))
+        return d;
+    const char *name = trn_take_name(b, "BatchDatasetV2");
+    trn_dataset *y = like(d);
+    for (int i = 0; i < y->n; i++) {
+        trn_shape *s = &shapes_of(y)[i];
+        if (s->rank >= TRN_MAX_RANK)
+            return BAD(b, "batch: elements have too many dimensions"), nothing(b);
+        if (s->rank >= 0) {
+            memmove(s->dim + 1, s->dim, sizeof *s->dim * (size_t)s->rank);
+            s->dim[0] = drop_remainder ? size : -1;
+            s->rank++;
+        }
+    }
+    trn_out in[] = {d->variant, trn_const_i64(b, size), trn_const_bool(b, drop_remainder)};
+    trn_named(b, name);
+    return finish(y, "BatchDatasetV2", in, 3, NULL, 0);
+}
+
+trn_dataset *trn_dataset_shard(trn_dataset *d, int64_t shards, int64_t index)
+{
+    trn_builder *b = d->b;
+    if (GONE(d))
+        return d;
+    const char *name = trn_take_name(b, "ShardDataset");
+    if (shards < 1 || index < 0 || index >= shards)
+        return BAD(b, "shard %lld of %lld", (long long)index, (long long)shards), nothing(b);
+    trn_out in[] = {d->variant, trn_const_i64(b, shards), trn_const_i64(b, index)};
+    trn_named(b, name);
+    return finish(like(d), "ShardDataset", in, 3, NULL, 0);
+}
+
+trn_dataset *trn_dataset_cache(trn_dataset *d)
+{
+    trn_builder *b = d->b;
+    if (GONE(d))
+        return d;
+    const char *name = trn_take_name(b, "CacheDatasetV2");
+    trn_out in[] = {d->variant, trn_const_str(b, ""), trn_node_add(b, "DummyMemoryCache", NULL, 0, NULL, 0)};
+    trn_named(b, name);
+    return finish(like(d), "CacheDatasetV2", in, 3, NULL, 0);
+}
+
+trn_dataset *trn_dataset_concatenate(trn_dataset *d, trn_dataset *then)
+{
+    trn_builder *b = d->b;
+    if (GONE(d) || GONE(then))
+        return GONE(d) ? d : then;
+    trn_dataset *y = like(d);
+    if (d->n != then->n)
+        return BAD(b, "concatenate: elements of %d and of %d tensors", d->n, then->n), nothing(b);
+    for (int i = 0; i < d->n; i++) {
+        trn_shape *s = &shapes_of(y)[i];
+        const trn_shape *t = &then->shapes[i];
+        if (d->types[i] != then->types[i])
+            return BAD(b, "concatenate: tensor %d is of %s in one and of %s in the other", i, trn_dtype_name(d->types[i]), trn_dtype_name(then->types[i])), nothing(b);
+        if (s->rank != t->rank)
+            *s = trn_shape_unknown();
+        for (int k = 0; k < s->rank; k++) /* what is known of both */
+            if (s->dim[k] != t->dim[k])
+                s->dim[k] = -1;
+    }
+    trn_out in[] = {d->variant, then->variant};
+    return finish(y, "ConcatenateDataset", in, 2, NULL, 0);
+}
+
+trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n)
+{
+    int total = 0;
+    if (n < 1)
+        return NULL;
+    trn_builder *b = sets[0]->b;
+    for (int i = 0; i < n; i++) {
+        if (GONE(sets[i]))
+            return sets[i];
+        total += sets[i]->n;
+    }
+    trn_dataset *y = dataset_new(b, total);
+    trn_out *in = trn_builder_alloc(b, (size_t)n * sizeof *in);
+    for (int i = 0, k = 0; i < n; k += sets[i++]->n) {
+        in[i] = sets[i]->variant;
+        memcpy(types_of(y) + k, sets[i]->types, (size_t)sets[i]->n * sizeof *y->types);
+        memcpy(shapes_of(y) + k, sets[i]->shapes, (size_t)sets[i]->n * sizeof *y->shapes);
+    }
+    trn_attr count = trn_at_int("N", n);
+    return finish(y, "ZipDataset", in, n, &count, 1);
+}
+
+/* ---- iterator ------------------------------------------------------------------------------------------------------ */
+
+trn_iterator *trn_iterator_new(trn_dataset *d)
+{
+    trn_builder *b = d->b;
+    trn_iterator *it = trn_builder_alloc(b, sizeof *it);
+    *it = (trn_iterator){.handle = TRN_NONE, .init = TRN_NONE};
+    it->next.at = trn_builder_alloc(b, (size_t)(d->n ? d->n : 1) * sizeof *it->next.at);
+    for (int i = 0; i < d->n; i++)
+        it->next.at[i] = TRN_NONE;
+    it->next.n = d->n;
+    const char *name = trn_take_name(b, "IteratorV2");
+    if (GONE(d))
+        return it;
+    trn_attr what[] = {shapes_attr(b, d->shapes, d->n), types_attr(b, "output_types", d->types, d->n), trn_at_str("shared_name", ""), trn_at_str("container", "")};
+    it->handle = trn_node_add(trn_named(b, name), "IteratorV2", NULL, 0, what, 4);
+    /* Reading is the iterator's work, so everything about it is where it is. */
+    it->init = OP(trn_named(b, "MakeIterator"), "MakeIterator", d->variant, it->handle);
+    trn_out next = trn_node_add(trn_named(b, "IteratorGetNext"), "IteratorGetNext", &it->handle, 1, what, 2);
+    for (int i = 0; i < d->n && trn_builder_ok(b); i++)
+        it->next.at[i] = trn_out_nth(next, i);
+    if (trn_builder_ok(b))
+        trn_collect(b, "table_initializer", trn_out_node(it->init));
+    return it;
+}

@@ -245,7 +245,7 @@ typedef struct trn_role {
     char job[64];         /* "worker"; "" when alone */
     int task;
     bool is_ps, is_chief; /* the chief: job chief or master, or task 0 of worker where there is neither; alone: yes */
-    bool is_coordinator;  /* a job chief beside ps and workers, in the coordinator's sense too; or --job_name=coordinator */
+    bool is_coordinator;  /* job chief (or master) beside ps and workers: may hand out steps instead (coord.h) */
     int n_ps, n_workers;  /* workers with the chief */
 } trn_role;
 /* Reads --ps_hosts, --worker_hosts, --chief_hosts, --job_name, --task_index, --tf_config=FILE|JSON and `own` flags (NULL: none) from argv; without hosts,

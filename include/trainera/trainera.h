@@ -15,7 +15,7 @@
  * - Errors are values (trn_err); NULL is success. Whoever gets one frees it or passes it on.
  * - What comes through an `out` argument belongs to the caller, and is written only on success.
  * - Every function here may be called from any thread; calls block until they are done. A session runs any number of steps at the same time.
- * - Nothing here starts Python, reads the environment (but TRAINERA_LOG) or installs signal handlers.
+ * - Nothing here starts Python. Only trn_flags_cluster reads the environment (TF_CONFIG; and TRAINERA_LOG is read), only trn_server_join handles signals.
  *
  * Link with `pkg-config --cflags --libs trainera`.
  */
@@ -31,6 +31,8 @@
 #include <trainera/nn.h>
 #include <trainera/optim.h>
 #include <trainera/session.h>
+#include <trainera/monitor.h>
+#include <trainera/coord.h>
 #include <trainera/save.h>
 #include <trainera/summary.h>
 

@@ -390,10 +390,26 @@ static void status_came(void *arg, trn_err err, const trn_msg *msg)
 static void survey_cancelled(void *arg)
 {
     survey *sv = arg;
+    trn_sb who = {0};
     trn_lock(&sv->mu);
-    if (!sv->err)
-        sv->err = trn_errorf(TRN_CANCELLED, "the client gave up before every task of the cluster had answered");
+    if (!sv->err) {
+        int more = 0, named = 0;
+        for (int i = 0; i < sv->s->n_remote; i++) {
+            char state[160];
+            const remote_task *t = &sv->s->remote[i];
+            if (sv->answered[i])
+                continue;
+            if (named++ >= 4)
+                more++;
+            else
+                trn_sb_addf(&who, "%s%s at %s (%s)", who.n ? ", " : "", t->task, t->address, trn_channel_state_text(t->channel, state, sizeof state));
+        }
+        if (more)
+            trn_sb_addf(&who, " and %d more", more);
+        sv->err = trn_errorf(TRN_CANCELLED, "the client gave up before every task of the cluster had answered; not yet: %s", who.n ? who.p : "none");
+    }
     trn_unlock(&sv->mu);
+    trn_sb_fini(&who);
     survey_cancel_rest(sv);
 }
 

@@ -15,6 +15,8 @@
 
 struct trn_server {
     trn_cluster *cluster;
+    const char *job; /* in the cluster's memory */
+    int task;
     trn_loop *loops[MAX_LOOPS];
     int n_loops;
     trn_pool *pool, *disk;
@@ -121,6 +123,8 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     if (!me)
         return trn_errorf(TRN_INTERNAL, "/job:%s/task:%d is not in the cluster", job ? job : "?", task);
     s->cluster = trn_cluster_ref(c->cluster);
+    s->job = trn_cluster_job_find(s->cluster, job)->name;
+    s->task = task;
     TRN_TRY(start_threads(s, c));
     s->peers = trn_peers_new(s->loops, s->n_loops);
     s->worker = trn_worker_new(&(trn_worker_opts){s->cluster, job, task, c->n_cpu_devices, &s->env, s->peers});
@@ -161,6 +165,21 @@ int trn_server_port(const trn_server *s)
 const char *trn_server_target(const trn_server *s)
 {
     return s->target;
+}
+
+const trn_cluster *trn_server_cluster(const trn_server *s)
+{
+    return s->cluster;
+}
+
+const char *trn_server_job(const trn_server *s)
+{
+    return s->job;
+}
+
+int trn_server_task(const trn_server *s)
+{
+    return s->task;
 }
 
 trn_master *trn_server_master(trn_server *s)

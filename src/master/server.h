@@ -30,6 +30,9 @@ trn_err trn_server_start(trn_server **out, const trn_server_config *c) TRN_MUST_
 int trn_server_port(const trn_server *s);
 struct trn_master;
 struct trn_master *trn_server_master(trn_server *s); /* for in-process sessions */
+const trn_cluster *trn_server_cluster(const trn_server *s); /* lives as long as the server */
+const char *trn_server_job(const trn_server *s);
+int trn_server_task(const trn_server *s);
 const char *trn_server_target(const trn_server *s); /* "grpc://host:port" */
 /* [any but loop] Takes no new calls, waits up to drain_ns for those that run, closes and frees everything. */
 void trn_server_stop(TRN_OWN trn_server *s, uint64_t drain_ns);

@@ -213,6 +213,58 @@ static uint64_t deadline(const trn_session *s)
     return s->timeout_ms > 0 ? trn_now_ns() + (uint64_t)s->timeout_ms * 1000000 : 0;
 }
 
+/* A deadline for opening a session in process: a timer on the master's loop that cancels. */
+typedef struct open_deadline {
+    trn_loop *loop;
+    trn_cancel *cancel;
+    trn_timer timer;
+    uint64_t at_ns;
+    trn_latch off;
+} open_deadline;
+
+static void deadline_came(void *arg)
+{
+    open_deadline *d = arg;
+    trn_cancel_fire(d->cancel, trn_errorf(TRN_DEADLINE_EXCEEDED, "the time for opening a session is over"));
+}
+
+static void deadline_on(void *arg)
+{
+    open_deadline *d = arg;
+    trn_timer_start(d->loop, &d->timer, d->at_ns, deadline_came, d);
+}
+
+static void deadline_off(void *arg)
+{
+    open_deadline *d = arg;
+    trn_timer_stop(d->loop, &d->timer);
+    trn_latch_open(&d->off);
+}
+
+static trn_err create_in_process(trn_create_result *r, trn_session *s, const Tensorflow__CreateSessionRequest *q)
+{
+    wait w;
+    wait_init(&w);
+    if (s->timeout_ms <= 0) {
+        trn_master_create(s->master, q, NULL, r, wait_done, &w);
+        return wait_for(&w);
+    }
+    open_deadline d = {.loop = trn_master_loop(s->master), .cancel = trn_cancel_new(), .at_ns = deadline(s)};
+    trn_latch_init(&d.off);
+    trn_loop_post(d.loop, deadline_on, &d);
+    trn_master_create(s->master, q, d.cancel, r, wait_done, &w);
+    trn_err err = wait_for(&w);
+    trn_loop_post(d.loop, deadline_off, &d);
+    trn_latch_wait(&d.off);
+    if (trn_err_code(err) == TRN_CANCELLED && trn_cancelled(d.cancel)) {
+        trn_err late = trn_errorf(TRN_DEADLINE_EXCEEDED, "%s", trn_err_msg(err));
+        trn_err_free(err);
+        err = late;
+    }
+    trn_cancel_unref(d.cancel);
+    return err;
+}
+
 static trn_err create(trn_session *s, const char *target, const trn_session_opts *o)
 {
     trn_arena *a = trn_arena_new();
@@ -224,11 +276,8 @@ static trn_err create(trn_session *s, const char *target, const trn_session_opts
     if (o && o->config)
         err = TRN_PB_UNPACK(&q.config, a, tensorflow__config_proto__descriptor, o->config, o->config_len);
     if (!err && s->master) {
-        wait w;
         trn_create_result r;
-        wait_init(&w);
-        trn_master_create(s->master, &q, NULL, &r, wait_done, &w);
-        err = wait_for(&w);
+        err = create_in_process(&r, s, &q);
         if (!err) {
             memcpy(s->handle, r.handle, sizeof r.handle);
             s->version = r.version;

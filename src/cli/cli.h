@@ -45,7 +45,7 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* without program and command name; returns the exit code */
 } cli_command;
 
-extern const cli_command cli_serve, cli_local, cli_ops;
+extern const cli_command cli_serve, cli_local, cli_launch, cli_ops;
 const cli_command *cli_find(const char *name, size_t n);
 
 /* Reads argv into the struct at `options`. What is no flag goes to rest (NULL: is an error). "--" ends the flags. */

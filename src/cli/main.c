@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_ops};
+static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_launch, &cli_ops};
 
 static const char *command_name(const void *table, int i)
 {

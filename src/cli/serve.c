@@ -1,9 +1,11 @@
 /* trainera serve: one task of a cluster, until it is told to end. */
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -26,7 +28,7 @@ typedef struct options {
     int64_t cpu_devices;
     int64_t intra, inter;
     cli_list allow_paths;
-    int64_t listen_fd, ready_fd;
+    int64_t listen_fd, ready_fd, lifeline_fd;
 } options;
 
 #define ROW(field) offsetof(options, field)
@@ -59,6 +61,7 @@ static const cli_flag flags[] = {
      ROW(allow_paths)},
     {"listen-fd", "N", NULL, CLI_INT, ROW(listen_fd), 0, INT_MAX}, /* from `trainera local` */
     {"ready-fd", "N", NULL, CLI_INT, ROW(ready_fd), 0, INT_MAX},
+    {"lifeline-fd", "N", NULL, CLI_INT, ROW(lifeline_fd), 0, INT_MAX}, /* a pipe: we end when its other end is closed */
     {0},
 };
 
@@ -223,12 +226,18 @@ static trn_err announce(const options *o, const trn_server *s)
 static void leave_at_once(int sig) { _exit(128 + sig); }
 
 /* The first signal drains, the second ends. */
-static void wait_for_end(const sigset_t *ends)
+static void wait_for_end(const options *o, const sigset_t *ends)
 {
-    int sig = 0;
-    while (sigwait(ends, &sig) != 0)
+    int signals = signalfd(-1, ends, SFD_CLOEXEC);
+    struct pollfd p[] = {{.fd = signals, .events = POLLIN}, {.fd = (int)o->lifeline_fd, .events = POLLIN}};
+    while (poll(p, TRN_COUNTOF(p), -1) <= 0)
         ;
-    TRN_INFO("serve", "%s: ending", sig == SIGINT ? "SIGINT" : "SIGTERM");
+    struct signalfd_siginfo info;
+    if (p[0].revents && read(signals, &info, sizeof info) == (ssize_t)sizeof info)
+        TRN_INFO("serve", "%s: ending", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+    else
+        TRN_INFO("serve", "who started this task is gone: ending");
+    close(signals);
     signal(SIGINT, leave_at_once);
     signal(SIGTERM, leave_at_once);
     pthread_sigmask(SIG_UNBLOCK, ends, NULL);
@@ -262,7 +271,7 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
     introduce(d->cluster, s);
     trn_err err = announce(o, s);
     if (!err)
-        wait_for_end(ends);
+        wait_for_end(o, ends);
     trn_server_stop(s, err ? 0 : (uint64_t)DRAIN_S * 1000000000);
     return err;
 }
@@ -270,7 +279,7 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
 static int run(int argc, char **argv)
 {
     options o = {
-        .task_index = -1, .port = -1, .cpu_devices = -1, .intra = -1, .inter = -1, .listen_fd = -1, .ready_fd = -1};
+        .task_index = -1, .port = -1, .cpu_devices = -1, .intra = -1, .inter = -1, .listen_fd = -1, .ready_fd = -1, .lifeline_fd = -1};
     trn_log_level level = TRN_LOG_INFO;
     trn_server_def d = {0};
     int code = CLI_USAGE;

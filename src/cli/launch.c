@@ -1,0 +1,116 @@
+/* trainera launch: the flags and the order of things; launch.h tells the rest. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/launch.h"
+#include "cluster/meet.h"
+
+enum { MAX_TASKS = 512 };
+
+#define ROW(field) offsetof(launch_options, field)
+static const cli_flag flags[] = {
+    {"ps", "N", "How many ps tasks; 1 when left out. They are native servers of this program.", CLI_INT, ROW(ps), 0, MAX_TASKS},
+    {"workers", "N", "How many workers, each a process of the command; 2 when left out.", CLI_INT, ROW(workers), 0, MAX_TASKS},
+    {"chief", NULL, "Also a chief task (a job of its own in TF_CONFIG); without it worker 0 usually is the chief.", CLI_BOOL, ROW(chief)},
+    {"evaluator", NULL, "Also an evaluator, which is no member of the cluster.", CLI_BOOL, ROW(evaluator)},
+    {"native-workers", NULL,
+     "tf.train.Server and tf.distribute.Server in the program become native servers too, so that its sessions run on Trainera (a module on PYTHONPATH).",
+     CLI_BOOL, ROW(native_workers)},
+    {"max-restarts", "N", "How often each task that failed is started again; 0 when left out.", CLI_INT, ROW(max_restarts), 0, 1000000},
+    {"keep-going", NULL, "When a worker has failed for good, the others go on; left out: they are ended.", CLI_BOOL, ROW(keep_going)},
+    {"end-with-chief", NULL, "When the chief ends with 0 the job is done: workers that only serve are ended.", CLI_BOOL, ROW(end_with_chief)},
+    {"grace", "SECONDS", "From SIGTERM to SIGKILL when the job is ended; 4 when left out.", CLI_INT, ROW(grace), 0, 86400},
+    {"log-dir", "DIR", "Where each task's output is kept, as worker-1.log; trainera-logs/TIME-PID when left out, none when empty.", CLI_TEXT, ROW(log_dir)},
+    {"color", "WHEN", "Coloured task names: auto, always or never.", CLI_TEXT, ROW(color)},
+    {"log-level", "LEVEL", "Of the native servers: debug, info, warn, error or off; warn when left out.", CLI_TEXT, ROW(log_level)},
+    {"intra_op_parallelism_threads", "N", "For every native server, see trainera help serve.", CLI_INT, ROW(intra), 0, 4096},
+    {"inter_op_parallelism_threads", "N", "For every native server, see trainera help serve.", CLI_INT, ROW(inter), 0, 4096},
+    {"allow-path", "DIR", "For every native server, see trainera help serve.", CLI_LIST, ROW(allow_paths)},
+    {0},
+};
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int sig) { interrupted = sig; }
+
+static trn_err prepare(launch_job *j)
+{
+    /* Until the keeper is there a signal only has to be remembered: waits look at it, and what was announced is taken back. */
+    struct sigaction a = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGHUP, &a, NULL);
+    TRN_TRY(launch_find_cluster(j));
+    TRN_TRY(launch_log_open(j));
+    if (j->o->native_workers)
+        TRN_TRY(launch_py_write(&j->py_dir));
+    return TRN_OK;
+}
+
+static void introduce(const launch_job *j)
+{
+    launch_say(j, "cluster %s", j->spec);
+    if (j->log_dir)
+        launch_say(j, "logs in %s", j->log_dir);
+}
+
+static int run(int argc, char **argv)
+{
+    launch_options o = {.ps = 1, .workers = 2, .grace = 4, .intra = -1, .inter = -1, .tasks = -1, .index = -1, .port_base = -1, .task_index = -1,
+                        .wait_timeout = 600, .peer_timeout = 60};
+    launch_job j = {.o = &o, .name_width = 6};
+    int n_flags = 0;
+    while (n_flags < argc && strcmp(argv[n_flags], "--") != 0)
+        n_flags++;
+    int code = CLI_USAGE;
+    trn_err err = cli_parse(&o, flags, n_flags, argv, NULL);
+    if (!err && n_flags + 1 >= argc)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "which program? trainera launch --ps 1 --workers 2 -- python trainer.py");
+    trn_log_level level;
+    if (!err && o.log_level)
+        err = cli_log_level(&level, o.log_level);
+    if (!err) {
+        code = CLI_FAILED;
+        j.command = argv + n_flags + 1;
+        err = prepare(&j);
+    }
+    if (!err && interrupted) {
+        code = 128 + interrupted;
+        err = trn_errorf(TRN_CANCELLED, "ended by %s", sigdescr_np(interrupted));
+    }
+    if (err) {
+        if (interrupted)
+            code = 128 + interrupted;
+        else if (trn_err_code(err) == TRN_DEADLINE_EXCEEDED)
+            code = LAUNCH_WAITED;
+        launch_cluster_fini(&j);
+        return cli_fail(err, code);
+    }
+    introduce(&j);
+    return launch_run(&j); /* what is left goes with the process */
+}
+
+const cli_command cli_launch = {
+    .name = "launch",
+    .usage = "--ps 1 --workers 2 [--chief] -- python trainer.py --ps_hosts={ps_hosts} …",
+    .summary = "Any program, TensorFlow or C, as a parameter-server job; ends when its workers have ended.",
+    .details =
+        "The ps are native servers; the command is run once per worker (chief, evaluator). Every process has TF_CONFIG,\n"
+        "TRAINERA_PS_HOSTS, TRAINERA_WORKER_HOSTS, TRAINERA_JOB_NAME and TRAINERA_TASK_INDEX in its environment, and wherever they\n"
+        "stand in the command these are filled in:\n"
+        "  {ps_hosts} {worker_hosts} {chief_hosts}   host:port,host:port      {job_name} {task_index}   worker, 1\n"
+        "  {cluster_spec}                            all of it as JSON        {num_ps} {num_workers}    how many\n"
+        "\n"
+        "  trainera launch --ps 2 --workers 4 -- python trainer.py --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} \\\n"
+        "                                         --job_name={job_name} --task_index={task_index}\n"
+        "  trainera launch --chief --workers 2 -- python estimator.py         everything from TF_CONFIG\n"
+        "  trainera launch --native-workers -- python trainer.py              workers' sessions run on Trainera, too\n"
+        "  trainera launch --max-restarts 3 -- ./my_c_trainer                 a dead worker is started again\n"
+        "\n"
+        "The job ends with 0 when all workers have ended with 0; the ps are then ended. Otherwise with the exit code of the first\n"
+        "task that failed (128 + signal when a signal ended it), with 130 after Ctrl-C and 143 after SIGTERM; 1: could not start,\n"
+        "2: wrong flags. Nothing that was started survives, not even kill -9 of the launcher.\n",
+    .flags = flags,
+    .run = run,
+};

@@ -211,6 +211,21 @@ void trn_funclib_export(const trn_funclib *l, trn_arena *a, Tensorflow__GraphDef
     }
 }
 
+void trn_funclib_remove(trn_funclib *l, const char *name)
+{
+    func *f = trn_map_dels(l->by_name, name);
+    if (!f)
+        return;
+    int k = 0;
+    for (int i = 0; i < l->n; i++)
+        if (l->v[i] != f)
+            l->v[k++] = l->v[i];
+    l->n = k;
+    func_unref(f);
+}
+
+size_t trn_funclib_count(const trn_funclib *l) { return (size_t)l->n; }
+
 /* ---- signatures ----------------------------------------------------------------------------------------------- */
 
 static trn_err not_found(const char *name)

@@ -69,6 +69,8 @@ trn_funclib *trn_funclib_new(void);
 trn_funclib *trn_funclib_ref(trn_funclib *l);
 void trn_funclib_unref(trn_funclib *l);
 trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *f) TRN_MUST_USE; /* same name, same body: fine; other body: INVALID_ARGUMENT */
+void trn_funclib_remove(trn_funclib *l, const char *name); /* nobody shares l */
+size_t trn_funclib_count(const trn_funclib *l);
 bool trn_funclib_has(const trn_funclib *l, const char *name);
 /* Argument and result dtypes for a call with these attrs. */
 trn_err trn_funclib_signature(const trn_funclib *l, trn_arena *a, const trn_func_ref *f, int *n_args, trn_dtype **args, int *n_rets, trn_dtype **rets) TRN_MUST_USE;

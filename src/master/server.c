@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "eager/eager.h"
 #include "master/master.h"
 #include "master/service.h"
 #include "obs/pages.h"
@@ -25,6 +26,7 @@ struct trn_server {
     trn_peers *peers;
     trn_worker *worker;
     trn_master *master;
+    trn_eager *eager;
     trn_rpc_server *rpc;
     int port;
     char *target;
@@ -42,6 +44,8 @@ struct trn_server {
     }
 GAUGE(gauge_sessions, trn_master_session_count(s->master))
 GAUGE(gauge_worker_sessions, trn_worker_count(s->worker).sessions)
+GAUGE(gauge_contexts, trn_eager_count(s->eager).contexts)
+GAUGE(gauge_handles, trn_eager_count(s->eager).handles)
 GAUGE(gauge_graphs, trn_worker_count(s->worker).graphs)
 GAUGE(gauge_steps, trn_worker_count(s->worker).steps)
 GAUGE(gauge_steps_run, trn_worker_count(s->worker).steps_run)
@@ -60,6 +64,8 @@ static void add_gauges(trn_server *s)
         {"steps_live", "Steps that have not been cleaned up", gauge_steps},
         {"steps_run_total", "Parts of steps run since start", gauge_steps_run},
         {"variables", "Variables of this task", gauge_variables},
+        {"eager_contexts", "Contexts that TensorFlow 2 coordinators have open", gauge_contexts},
+        {"eager_handles", "Tensors that coordinators hold handles of", gauge_handles},
         {"variable_bytes", "Bytes in variables of this task", gauge_variable_bytes},
     };
     for (size_t i = 0; i < TRN_COUNTOF(rows); i++)
@@ -130,7 +136,9 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     s->worker = trn_worker_new(&(trn_worker_opts){s->cluster, job, task, c->n_cpu_devices, &s->env, s->peers});
     s->master = trn_master_new(s->worker, s->loops[0], c->session_config, c->session_config_len);
     TRN_TRY(trn_rpc_server_open(&s->rpc, &(trn_server_opts){.loops = s->loops, .n_loops = s->n_loops}));
+    s->eager = trn_eager_new(s->worker, s->loops[0]);
     trn_worker_serve(s->rpc, s->worker);
+    trn_eager_serve(s->rpc, s->eager);
     trn_master_serve(s->rpc, s->master);
     trn_rpc_server_route(s->rpc, &trn_page_healthz);
     trn_rpc_server_route(s->rpc, &trn_page_metrics);
@@ -203,6 +211,8 @@ void trn_server_stop(trn_server *s, uint64_t drain_ns)
     trn_metric_gauge_drop(s);
     if (s->rpc)
         trn_rpc_server_close(s->rpc, drain_ns);
+    if (s->eager)
+        trn_eager_stop(s->eager);
     if (s->master)
         trn_master_stop(s->master);
     if (s->worker)
@@ -219,6 +229,7 @@ void trn_server_stop(trn_server *s, uint64_t drain_ns)
     for (int i = 0; i < s->n_loops; i++)
         trn_loop_close(s->loops[i]);
     trn_master_free(s->master);
+    trn_eager_free(s->eager);
     trn_worker_free(s->worker);
     trn_cluster_unref(s->cluster);
     for (int i = 0; s->allow_paths && s->allow_paths[i]; i++)

@@ -1,0 +1,453 @@
+/* tensorflow.eager.EagerService on the wire. Calls are answered when everything in them has run: a client that has an answer has its errors too. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "eager/eager_int.h"
+#include "tensor/tensor_pb.h"
+#include "worker/service.h"
+
+#define PATH "/tensorflow.eager.EagerService/"
+#define INLINE_BYTES (128 << 10) /* larger requests are taken apart on the pool */
+#define NO_OP_ID (-1)            /* results are wanted back at once, not kept */
+
+static void drop_cancel(void *c) { trn_cancel_unref(c); }
+
+static void client_gone(void *c)
+{
+    trn_cancel_fire(c, trn_err_set_derived(trn_errorf(TRN_CANCELLED, "the call was cancelled by its client")));
+}
+
+/* ---- contexts ------------------------------------------------------------------------------------------------------- */
+
+static trn_err make_session(trn_wsession **out, trn_eager *e, trn_arena *a, uint64_t id, uint64_t view, const Tensorflow__ServerDef *def)
+{
+    char handle[64];
+    snprintf(handle, sizeof handle, "eager_%" PRIu64 "_%" PRIu64, id, view);
+    trn_wsession_opts o = {.handle = handle};
+    trn_cluster *cluster = NULL;
+    if (def && def->cluster && def->cluster->n_job) {
+        size_t n = tensorflow__cluster_def__get_packed_size(def->cluster);
+        uint8_t *p = trn_arena_alloc(a, n + 1);
+        tensorflow__cluster_def__pack(def->cluster, p);
+        TRN_TRY(trn_cluster_from_def(&cluster, p, n));
+        o.cluster = cluster;
+        o.job = def->job_name;
+        o.task = def->task_index;
+    }
+    o.isolate = def && def->default_session_config && def->default_session_config->isolate_session_state;
+    trn_err err = trn_worker_session_new(e->w, &o);
+    trn_cluster_unref(cluster);
+    return err ? err : trn_worker_session(out, e->w, handle, true);
+}
+
+static Tensorflow__DeviceAttributes **own_devices(size_t *n, trn_arena *a, trn_eager *e)
+{
+    int count;
+    const trn_device *d = trn_worker_devices(e->w, &count);
+    Tensorflow__DeviceAttributes **v = trn_arena_alloc(a, sizeof *v * (size_t)count);
+    for (int i = 0; i < count; i++)
+        v[i] = trn_device_to_pb(a, &d[i]);
+    *n = (size_t)count;
+    return v;
+}
+
+static trn_err create(trn_eager *e, trn_arena *a, const Tensorflow__Eager__CreateContextRequest *q)
+{
+    trn_ectx *old = NULL;
+    trn_lock(&e->mu);
+    trn_ectx *there = trn_map_geti(e->contexts, q->context_id);
+    if (there)
+        old = trn_ectx_ref(there);
+    bool stopped = e->stopped;
+    trn_unlock(&e->mu);
+    if (stopped)
+        return trn_errorf(TRN_UNAVAILABLE, "%s is shutting down", trn_worker_task(e->w));
+    if (old) { /* a coordinator that comes back with a newer view starts over */
+        bool stale = q->context_view_id < old->view;
+        if (!stale)
+            trn_ectx_close(old, TRN_ABORTED, "the context was made anew");
+        trn_ectx_unref(old);
+        if (stale)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "EagerService:CreateContext failed. Context id: <%" PRIu64 "> already exists.", q->context_id);
+    }
+    trn_wsession *s;
+    TRN_TRY(make_session(&s, e, a, q->context_id, q->context_view_id, q->server_def));
+    uint64_t keep = q->keep_alive_secs > 0 && q->keep_alive_secs < INT32_MAX ? (uint64_t)q->keep_alive_secs * 1000000000 : 0;
+    trn_ectx *c = trn_ectx_new(e, q->context_id, q->context_view_id, keep);
+    c->session = s;
+    trn_lock(&e->mu);
+    bool taken = e->stopped || trn_map_geti(e->contexts, c->id);
+    if (!taken)
+        trn_map_puti(e->contexts, c->id, c);
+    trn_unlock(&e->mu);
+    if (taken) {
+        trn_ectx_close(c, TRN_ABORTED, "");
+        trn_ectx_unref(c);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "EagerService:CreateContext failed. Context id: <%" PRIu64 "> already exists.", q->context_id);
+    }
+    TRN_INFO("eager", "context %" PRIu64 " of a coordinator, kept %" PRId64 " s after its last call", q->context_id, q->keep_alive_secs);
+    return TRN_OK;
+}
+
+static void create_context(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__CreateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__create_context_request__descriptor);
+    trn_err err = q ? create(svc, a, q) : TRN_OK;
+    if (q && err)
+        trn_call_reply(call, err, NULL);
+    else if (q) {
+        Tensorflow__Eager__CreateContextResponse r = TENSORFLOW__EAGER__CREATE_CONTEXT_RESPONSE__INIT;
+        r.device_attributes = own_devices(&r.n_device_attributes, a, svc);
+        trn_reply_pb(call, &r.base);
+    }
+    trn_arena_free(a);
+}
+
+static trn_err update(trn_eager *e, trn_arena *a, const Tensorflow__Eager__UpdateContextRequest *q)
+{
+    trn_ectx *c;
+    TRN_TRY(trn_ectx_find(&c, e, q->context_id));
+    trn_err err = TRN_OK;
+    if (q->context_view_id != c->view + 1)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "EagerService:UpdateContext failed. Context id: <%" PRIu64 "> is at view #%" PRIu64 " and got an update to #%" PRIu64, c->id,
+                         c->view, q->context_view_id);
+    trn_wsession *s = NULL, *old = NULL;
+    if (!err && q->n_cluster_device_attributes) /* none: the change concerns others */
+        err = make_session(&s, e, a, c->id, q->context_view_id, q->server_def);
+    if (!err) {
+        trn_lock(&c->mu);
+        c->view = q->context_view_id;
+        if (s) {
+            old = c->session;
+            c->session = s;
+        }
+        trn_unlock(&c->mu);
+    }
+    if (old) {
+        trn_err_free(trn_worker_session_del(e->w, old->handle));
+        trn_wsession_unref(old);
+    }
+    trn_ectx_unref(c);
+    return err;
+}
+
+static void update_context(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__UpdateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__update_context_request__descriptor);
+    trn_err err = q ? update(svc, a, q) : TRN_OK;
+    if (q && err)
+        trn_call_reply(call, err, NULL);
+    else if (q) {
+        Tensorflow__Eager__UpdateContextResponse r = TENSORFLOW__EAGER__UPDATE_CONTEXT_RESPONSE__INIT;
+        if (q->n_cluster_device_attributes)
+            r.device_attributes = own_devices(&r.n_device_attributes, a, svc);
+        trn_reply_pb(call, &r.base);
+    }
+    trn_arena_free(a);
+}
+
+static void keep_alive(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__KeepAliveRequest *q = trn_request_pb(a, call, &tensorflow__eager__keep_alive_request__descriptor);
+    if (q) {
+        trn_ectx *c;
+        trn_err err = trn_ectx_find(&c, svc, q->context_id);
+        if (err)
+            trn_call_reply(call, err, NULL);
+        else {
+            Tensorflow__Eager__KeepAliveResponse r = TENSORFLOW__EAGER__KEEP_ALIVE_RESPONSE__INIT;
+            r.context_view_id = c->view;
+            trn_ectx_unref(c);
+            trn_reply_pb(call, &r.base);
+        }
+    }
+    trn_arena_free(a);
+}
+
+static void close_context(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__CloseContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__close_context_request__descriptor);
+    if (q) {
+        trn_ectx *c;
+        trn_err err = trn_ectx_find(&c, svc, q->context_id);
+        if (!err) { /* one that is not there is closed; an older view's wish is not heard */
+            if (q->context_view_id >= c->view)
+                trn_ectx_close(c, TRN_ABORTED, "the context was closed");
+            trn_ectx_unref(c);
+        }
+        trn_err_free(err);
+        trn_call_reply(call, TRN_OK, NULL);
+    }
+    trn_arena_free(a);
+}
+
+static void wait_queue_done(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__WaitQueueDoneRequest *q = trn_request_pb(a, call, &tensorflow__eager__wait_queue_done_request__descriptor);
+    if (q) {
+        trn_ectx *c;
+        trn_err err = trn_ectx_find(&c, svc, q->context_id);
+        if (!err) {
+            trn_ectx_unref(c);
+            if (q->n_op_id)
+                err = trn_errorf(TRN_UNIMPLEMENTED, "WaitQueueDone for single ops");
+        }
+        trn_call_reply(call, err, NULL); /* what was answered has run */
+    }
+    trn_arena_free(a);
+}
+
+/* ---- Enqueue -------------------------------------------------------------------------------------------------------- */
+
+typedef struct enqueue {
+    trn_eager *e;
+    trn_call *call;
+    trn_arena *arena;
+    Tensorflow__Eager__EnqueueRequest *q;
+    Tensorflow__Eager__QueueResponse **r;
+    trn_ectx *ctx;
+    trn_cancel *cancel;
+    size_t at;
+    _Atomic int turn; /* an op may end before the call that started it returns, or much later */
+    trn_err err;
+} enqueue;
+
+static void enqueue_end(enqueue *c)
+{
+    if (c->err)
+        trn_call_reply(c->call, c->err, NULL);
+    else {
+        Tensorflow__Eager__EnqueueResponse r = TENSORFLOW__EAGER__ENQUEUE_RESPONSE__INIT;
+        r.n_queue_response = c->q->n_queue;
+        r.queue_response = c->r;
+        trn_reply_pb(c->call, &r.base);
+    }
+    trn_ectx_unref(c->ctx);
+    trn_cancel_unref(c->cancel);
+    trn_arena_free(c->arena);
+    free(c);
+}
+
+static void enqueue_go(enqueue *c);
+
+/* Results stay here under the op's id; the client learns their shapes. */
+static void keep_results(Tensorflow__TensorShapeProto ***shapes, size_t *n_shapes, Tensorflow__TensorProto ***tensors, size_t *n_tensors, trn_arena *a, trn_ectx *ctx,
+                         int64_t op_id, const int32_t *output_num, size_t n_num, trn_tensor *const *outs, int n)
+{
+    *shapes = trn_arena_alloc(a, sizeof **shapes * (size_t)(n + 1));
+    *tensors = trn_arena_alloc(a, sizeof **tensors * (size_t)(n + 1));
+    for (int i = 0; i < n; i++) {
+        if (op_id == NO_OP_ID) {
+            Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, outs[i]);
+            if (!pb)
+                continue;
+            if (pb->tensor_content.len) { /* the reply outlives the tensor */
+                uint8_t *copy = trn_arena_alloc(a, pb->tensor_content.len);
+                memcpy(copy, pb->tensor_content.data, pb->tensor_content.len);
+                pb->tensor_content.data = copy;
+            }
+            (*tensors)[(*n_tensors)++] = pb;
+            continue;
+        }
+        (*shapes)[(*n_shapes)++] = trn_shape_to_pb(a, &outs[i]->shape);
+        trn_ectx_put(ctx, op_id, i < (int)n_num ? output_num[i] : i, outs[i]);
+    }
+}
+
+static void op_done(void *arg, trn_err err, trn_tensor *const *outs, int n)
+{
+    enqueue *c = arg;
+    const Tensorflow__Eager__Operation *op = c->q->queue[c->at]->operation;
+    Tensorflow__Eager__QueueResponse *r = c->r[c->at];
+    c->err = err;
+    if (!err)
+        keep_results(&r->shape, &r->n_shape, &r->tensor, &r->n_tensor, c->arena, c->ctx, op->id, NULL, 0, outs, n);
+    if (!err && op->is_function && op->id != NO_OP_ID) {
+        r->device = trn_arena_alloc(c->arena, sizeof *r->device * (size_t)(n + 1));
+        r->n_device = (size_t)n;
+        for (int i = 0; i < n; i++)
+            r->device[i] = trn_arena_printf(c->arena, "%s/device:CPU:0", c->ctx->session->task);
+    }
+    c->at++;
+    if (atomic_exchange(&c->turn, 1) == 1)
+        enqueue_go(c);
+}
+
+static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp *s)
+{
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        trn_tensor *t;
+        TRN_TRY(trn_tensor_from_pb(&t, s->tensors[i]));
+        trn_ectx_put(ctx, s->op_id, (int)i, t);
+        trn_tensor_unref(t);
+    }
+    return TRN_OK;
+}
+
+/* A bundle of handles for replicas on several devices; on a task with one device its own member stands for it. */
+static trn_err send_packed(trn_ectx *ctx, const Tensorflow__Eager__SendPackedHandleOp *s)
+{
+    for (size_t i = 0; i < s->n_handles; i++) {
+        const Tensorflow__Eager__SendPackedHandleOp__Handle *h = s->handles[i];
+        trn_tensor *t = NULL;
+        if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_LOCAL_HANDLE && h->local_handle->tensor)
+            TRN_TRY(trn_tensor_from_pb(&t, h->local_handle->tensor));
+        else if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_REMOTE_HANDLE) {
+            trn_err err = trn_ectx_get(&t, ctx, h->remote_handle);
+            if (err) {
+                trn_err_free(err); /* another task's */
+                continue;
+            }
+        }
+        if (t) {
+            trn_ectx_put(ctx, s->op_id, 0, t);
+            trn_tensor_unref(t);
+            return TRN_OK;
+        }
+    }
+    return trn_errorf(TRN_INVALID_ARGUMENT, "none of the %zu handles of packed handle %" PRId64 " is on this task", s->n_handles, s->op_id);
+}
+
+/* Everything but an op is done at once. */
+static trn_err small_item(trn_ectx *ctx, const Tensorflow__Eager__QueueItem *i)
+{
+    switch (i->item_case) {
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_HANDLE_TO_DECREF:
+        return trn_ectx_drop(ctx, i->handle_to_decref);
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_TENSOR:
+        return send_tensor(ctx, i->send_tensor);
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_PACKED_HANDLE:
+        return send_packed(ctx, i->send_packed_handle);
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REGISTER_FUNCTION:
+        return trn_ectx_add_functions(ctx, i->register_function);
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REMOVE_FUNCTION:
+        trn_ectx_remove_function(ctx, i->remove_function->function_name);
+        return TRN_OK;
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_CLEANUP_FUNCTION:
+        trn_ectx_clean_step(ctx, i->cleanup_function->step_id);
+        return TRN_OK;
+    case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SYNC_REMOTE_EXECUTOR_FOR_STREAM:
+        return TRN_OK;
+    default:
+        return trn_errorf(TRN_UNIMPLEMENTED, "a queue item of a kind that is not known here");
+    }
+}
+
+static void enqueue_go(enqueue *c)
+{
+    while (c->at < c->q->n_queue && !c->err) {
+        const Tensorflow__Eager__QueueItem *i = c->q->queue[c->at];
+        if (i->item_case != TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_OPERATION) {
+            c->err = small_item(c->ctx, i);
+            c->at++;
+            continue;
+        }
+        atomic_store(&c->turn, 0);
+        trn_ectx_run(c->ctx, i->operation, c->cancel, op_done, c);
+        if (atomic_exchange(&c->turn, 1) == 0)
+            return; /* op_done goes on */
+    }
+    enqueue_end(c);
+}
+
+static void enqueue_parse(void *arg)
+{
+    enqueue *c = arg;
+    c->arena = trn_arena_new();
+    c->q = trn_request_pb(c->arena, c->call, &tensorflow__eager__enqueue_request__descriptor);
+    if (!c->q) { /* answered */
+        trn_cancel_unref(c->cancel);
+        trn_arena_free(c->arena);
+        free(c);
+        return;
+    }
+    c->r = trn_arena_alloc(c->arena, sizeof *c->r * (c->q->n_queue + 1));
+    for (size_t i = 0; i < c->q->n_queue; i++) {
+        c->r[i] = trn_arena_alloc(c->arena, sizeof **c->r);
+        tensorflow__eager__queue_response__init(c->r[i]);
+    }
+    c->err = trn_ectx_find(&c->ctx, c->e, c->q->context_id);
+    enqueue_go(c);
+}
+
+static void enqueue_call(void *svc, trn_call *call)
+{
+    enqueue *c = trn_xalloc(sizeof *c);
+    *c = (enqueue){.e = svc, .call = call, .cancel = trn_cancel_new()};
+    trn_call_on_cancel(call, client_gone, trn_cancel_ref(c->cancel), drop_cancel);
+    if (trn_call_request(call)->n > INLINE_BYTES)
+        trn_pool_submit(c->e->w->env->pool, enqueue_parse, c);
+    else
+        enqueue_parse(c);
+}
+
+/* ---- RunComponentFunction ------------------------------------------------------------------------------------------- */
+
+typedef struct component {
+    trn_call *call;
+    trn_arena *arena;
+    Tensorflow__Eager__RunComponentFunctionRequest *q;
+    trn_ectx *ctx;
+    trn_cancel *cancel;
+} component;
+
+static void component_done(void *arg, trn_err err, trn_tensor *const *outs, int n)
+{
+    component *c = arg;
+    if (err)
+        trn_call_reply(c->call, err, NULL);
+    else {
+        Tensorflow__Eager__RunComponentFunctionResponse r = TENSORFLOW__EAGER__RUN_COMPONENT_FUNCTION_RESPONSE__INIT;
+        keep_results(&r.shape, &r.n_shape, &r.tensor, &r.n_tensor, c->arena, c->ctx, c->q->operation->id, c->q->output_num, c->q->n_output_num, outs, n);
+        trn_reply_pb(c->call, &r.base);
+    }
+    trn_ectx_unref(c->ctx);
+    trn_cancel_unref(c->cancel);
+    trn_arena_free(c->arena);
+    free(c);
+}
+
+static void run_component(void *svc, trn_call *call)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__Eager__RunComponentFunctionRequest *q = trn_request_pb(a, call, &tensorflow__eager__run_component_function_request__descriptor);
+    if (!q) {
+        trn_arena_free(a);
+        return;
+    }
+    trn_ectx *ctx = NULL;
+    trn_err err = trn_ectx_find(&ctx, svc, q->context_id);
+    if (!err && (!q->operation || !q->operation->is_function || !q->operation->is_component_function))
+        err = trn_errorf(TRN_INTERNAL, "RunComponentFunction runs component functions only");
+    if (err) {
+        trn_call_reply(call, err, NULL);
+        trn_ectx_unref(ctx);
+        trn_arena_free(a);
+        return;
+    }
+    component *c = trn_xalloc(sizeof *c);
+    *c = (component){call, a, q, ctx, trn_cancel_new()};
+    trn_call_on_cancel(call, client_gone, trn_cancel_ref(c->cancel), drop_cancel);
+    trn_ectx_run(ctx, q->operation, c->cancel, component_done, c);
+}
+
+void trn_eager_serve(trn_rpc_server *s, trn_eager *e)
+{
+    static const trn_rpc_method methods[] = {
+        {PATH "CreateContext", create_context, NULL, 0},
+        {PATH "UpdateContext", update_context, NULL, 0},
+        {PATH "Enqueue", enqueue_call, NULL, 0},
+        {PATH "RunComponentFunction", run_component, NULL, 0},
+        {PATH "WaitQueueDone", wait_queue_done, NULL, 0},
+        {PATH "KeepAlive", keep_alive, NULL, 0},
+        {PATH "CloseContext", close_context, NULL, 0},
+        {0},
+    };
+    trn_rpc_server_add(s, methods, e);
+}

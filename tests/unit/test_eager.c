@@ -1,0 +1,263 @@
+/* EagerService, as a coordinator sees it: contexts, handles, ops, functions; everything that is not there is an error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include <trainera/session.h>
+
+#include "proto/eager.pb-c.h"
+#include "proto/pb.h"
+#include "tensor/tensor_pb.h"
+#include "wire/codec.h"
+#include "wire/rpc.h"
+
+#define ID 0xfedcba9876543210ull
+
+static trn_server *server;
+static trn_loop *loop;
+static trn_channel *channel;
+
+typedef struct answer {
+    pthread_mutex_t mu;
+    pthread_cond_t cv;
+    bool done;
+    trn_err err;
+    trn_arena *a;
+    ProtobufCMessage *msg;
+    const ProtobufCMessageDescriptor *type;
+} answer;
+
+static void answered(void *arg, trn_err err, const trn_msg *m)
+{
+    answer *w = arg;
+    pthread_mutex_lock(&w->mu);
+    w->err = err;
+    if (!err && w->type)
+        w->err = trn_pb_unpack(&w->msg, w->a, w->type, m->p, m->n);
+    w->done = true;
+    pthread_cond_signal(&w->cv);
+    pthread_mutex_unlock(&w->mu);
+}
+
+/* The answer lives until the next call. */
+static trn_err call(void *out, const ProtobufCMessageDescriptor *type, const char *method, const ProtobufCMessage *q)
+{
+    static trn_arena *last;
+    trn_arena_free(last);
+    answer w = {.mu = PTHREAD_MUTEX_INITIALIZER, .cv = PTHREAD_COND_INITIALIZER, .a = last = trn_arena_new(), .type = type};
+    if (!q) {
+        trn_arena_free(last);
+        last = NULL;
+        return TRN_OK;
+    }
+    char path[100];
+    snprintf(path, sizeof path, "/tensorflow.eager.EagerService/%s", method);
+    trn_out_msg m = {0};
+    trn_sb s = {0};
+    trn_pb_pack(&s, q);
+    trn_out_sb(&m, &s);
+    trn_channel_call(NULL, channel, path, &m, &(trn_call_opts){0}, answered, &w);
+    pthread_mutex_lock(&w.mu);
+    while (!w.done)
+        pthread_cond_wait(&w.cv, &w.mu);
+    pthread_mutex_unlock(&w.mu);
+    if (out)
+        *(void **)out = w.msg;
+    return w.err;
+}
+
+static void expect(trn_err err, trn_code code, const char *part)
+{
+    assert_non_null(err);
+    if (trn_err_code(err) != code || !strstr(trn_err_msg(err), part))
+        fail_msg("%s: %s", trn_code_name(trn_err_code(err)), trn_err_msg(err));
+    trn_err_free(err);
+}
+
+static void good(trn_err err)
+{
+    if (err)
+        fail_msg("%s: %s", trn_code_name(trn_err_code(err)), trn_err_msg(err));
+}
+
+static void create(uint64_t id, uint64_t view, int64_t keep)
+{
+    Tensorflow__Eager__CreateContextRequest q = TENSORFLOW__EAGER__CREATE_CONTEXT_REQUEST__INIT;
+    q.context_id = id;
+    q.context_view_id = view;
+    q.keep_alive_secs = keep;
+    Tensorflow__Eager__CreateContextResponse *r;
+    good(call(&r, &tensorflow__eager__create_context_response__descriptor, "CreateContext", &q.base));
+    assert_int_equal(r->n_device_attributes, 1);
+    assert_string_equal(r->device_attributes[0]->device_type, "CPU");
+}
+
+static trn_err enqueue(Tensorflow__Eager__EnqueueResponse **r, uint64_t id, Tensorflow__Eager__QueueItem **items, size_t n)
+{
+    Tensorflow__Eager__EnqueueRequest q = TENSORFLOW__EAGER__ENQUEUE_REQUEST__INIT;
+    q.context_id = id;
+    q.queue = items;
+    q.n_queue = n;
+    return call(r, &tensorflow__eager__enqueue_response__descriptor, "Enqueue", &q.base);
+}
+
+/* Queue items, valid until the arena goes. */
+static trn_arena *mem;
+
+static Tensorflow__Eager__QueueItem *item(int kind)
+{
+    Tensorflow__Eager__QueueItem *i = trn_arena_alloc(mem, sizeof *i);
+    tensorflow__eager__queue_item__init(i);
+    i->item_case = (Tensorflow__Eager__QueueItem__ItemCase)kind;
+    return i;
+}
+
+static Tensorflow__Eager__RemoteTensorHandle *handle(int64_t op, int output)
+{
+    Tensorflow__Eager__RemoteTensorHandle *h = trn_arena_alloc(mem, sizeof *h);
+    tensorflow__eager__remote_tensor_handle__init(h);
+    h->op_id = op;
+    h->output_num = output;
+    return h;
+}
+
+static Tensorflow__Eager__QueueItem *send(int64_t op, float v)
+{
+    Tensorflow__Eager__QueueItem *i = item(TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_TENSOR);
+    Tensorflow__Eager__SendTensorOp *s = i->send_tensor = trn_arena_alloc(mem, sizeof *s);
+    tensorflow__eager__send_tensor_op__init(s);
+    s->op_id = op;
+    s->n_tensors = 1;
+    s->tensors = trn_arena_alloc(mem, sizeof *s->tensors);
+    Tensorflow__TensorProto *t = s->tensors[0] = trn_arena_alloc(mem, sizeof *t);
+    tensorflow__tensor_proto__init(t);
+    t->dtype = TENSORFLOW__DATA_TYPE__DT_FLOAT;
+    t->n_float_val = 1;
+    t->float_val = trn_arena_dup(mem, &v, sizeof v);
+    return i;
+}
+
+static Tensorflow__Eager__QueueItem *run(int64_t id, const char *op, const int64_t *in, int n_in, const char *type_attr)
+{
+    Tensorflow__Eager__QueueItem *i = item(TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_OPERATION);
+    Tensorflow__Eager__Operation *o = i->operation = trn_arena_alloc(mem, sizeof *o);
+    tensorflow__eager__operation__init(o);
+    o->id = id;
+    o->name = trn_arena_strdup(mem, op);
+    o->op_inputs = trn_arena_alloc(mem, sizeof *o->op_inputs * (size_t)(n_in + 1));
+    for (int k = 0; k < n_in; k++) {
+        Tensorflow__Eager__Operation__Input *x = o->op_inputs[o->n_op_inputs++] = trn_arena_alloc(mem, sizeof *x);
+        tensorflow__eager__operation__input__init(x);
+        x->item_case = TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE;
+        x->remote_handle = handle(in[k], 0);
+    }
+    if (type_attr) {
+        Tensorflow__Eager__Operation__AttrsEntry *e = trn_arena_alloc(mem, sizeof *e);
+        tensorflow__eager__operation__attrs_entry__init(e);
+        e->key = trn_arena_strdup(mem, type_attr);
+        e->value = trn_arena_alloc(mem, sizeof *e->value);
+        tensorflow__attr_value__init(e->value);
+        e->value->value_case = TENSORFLOW__ATTR_VALUE__VALUE_TYPE;
+        e->value->type = TENSORFLOW__DATA_TYPE__DT_FLOAT;
+        o->attrs = trn_arena_alloc(mem, sizeof *o->attrs);
+        o->attrs[o->n_attrs++] = e;
+    }
+    return i;
+}
+
+static void test_ops(void **state)
+{
+    create(ID, 0, 600);
+    Tensorflow__Eager__EnqueueResponse *r;
+    Tensorflow__Eager__QueueItem *drop = item(TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_HANDLE_TO_DECREF);
+    drop->handle_to_decref = handle(1, 0);
+    Tensorflow__Eager__QueueItem *q[] = {send(1, 3), send(2, 4), run(3, "AddV2", (int64_t[]){1, 2}, 2, "T"), run(-1, "Mul", (int64_t[]){3, 3}, 2, "T"), drop};
+    good(enqueue(&r, ID, q, 5));
+    assert_int_equal(r->n_queue_response, 5);
+    assert_int_equal(r->queue_response[2]->n_shape, 1);
+    assert_int_equal(r->queue_response[3]->n_tensor, 1); /* without an id the result comes back */
+    trn_tensor *t;
+    good(trn_tensor_from_pb(&t, r->queue_response[3]->tensor[0]));
+    assert_true(TRN_DATA(t, float)[0] == 49);
+    trn_tensor_unref(t);
+    /* Dropped is gone; dropped twice is an error; so is what never was, and an op that is none. */
+    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){run(5, "Neg", (int64_t[]){1}, 1, "T")}, 1), TRN_INVALID_ARGUMENT, "Unable to find the relevant tensor remote_handle");
+    expect(enqueue(&r, ID, &drop, 1), TRN_INVALID_ARGUMENT, "Op ID: 1");
+    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){run(6, "NoSuchOp", NULL, 0, NULL)}, 1), TRN_UNIMPLEMENTED, "NoSuchOp");
+    Tensorflow__Eager__QueueItem *f = run(7, "no_such_function", NULL, 0, NULL);
+    f->operation->is_function = true;
+    expect(enqueue(&r, ID, &f, 1), TRN_NOT_FOUND, "no_such_function");
+    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){item(0)}, 1), TRN_UNIMPLEMENTED, "queue item");
+    /* What came before an error has happened. */
+    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){send(8, 1), run(9, "Neg", (int64_t[]){77}, 1, "T")}, 2), TRN_INVALID_ARGUMENT, "Op ID: 77");
+    good(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){run(10, "Neg", (int64_t[]){8}, 1, "T")}, 1));
+}
+
+static void test_contexts(void **state)
+{
+    Tensorflow__Eager__EnqueueResponse *r;
+    expect(enqueue(&r, 12345, NULL, 0), TRN_ABORTED, "Unable to find a context_id");
+    create(77, 3, 600);
+    Tensorflow__Eager__CreateContextRequest again = TENSORFLOW__EAGER__CREATE_CONTEXT_REQUEST__INIT;
+    again.context_id = 77;
+    again.context_view_id = 2;
+    expect(call(NULL, NULL, "CreateContext", &again.base), TRN_INVALID_ARGUMENT, "already exists");
+    good(enqueue(&r, 77, (Tensorflow__Eager__QueueItem *[]){send(1, 2)}, 1));
+    create(77, 3, 600); /* made anew: what it held is gone */
+    expect(enqueue(&r, 77, (Tensorflow__Eager__QueueItem *[]){run(2, "Neg", (int64_t[]){1}, 1, "T")}, 1), TRN_INVALID_ARGUMENT, "Op ID: 1");
+    Tensorflow__Eager__UpdateContextRequest u = TENSORFLOW__EAGER__UPDATE_CONTEXT_REQUEST__INIT;
+    u.context_id = 77;
+    u.context_view_id = 9;
+    expect(call(NULL, NULL, "UpdateContext", &u.base), TRN_INVALID_ARGUMENT, "view #3");
+    u.context_view_id = 4;
+    good(call(NULL, NULL, "UpdateContext", &u.base));
+    Tensorflow__Eager__KeepAliveRequest k = TENSORFLOW__EAGER__KEEP_ALIVE_REQUEST__INIT;
+    Tensorflow__Eager__KeepAliveResponse *kr;
+    k.context_id = 77;
+    good(call(&kr, &tensorflow__eager__keep_alive_response__descriptor, "KeepAlive", &k.base));
+    assert_int_equal(kr->context_view_id, 4);
+    Tensorflow__Eager__CloseContextRequest c = TENSORFLOW__EAGER__CLOSE_CONTEXT_REQUEST__INIT;
+    c.context_id = 77;
+    c.context_view_id = 3; /* an older view's wish */
+    good(call(NULL, NULL, "CloseContext", &c.base));
+    good(enqueue(&r, 77, NULL, 0));
+    c.context_view_id = 4;
+    good(call(NULL, NULL, "CloseContext", &c.base));
+    expect(enqueue(&r, 77, NULL, 0), TRN_ABORTED, "77");
+    good(call(NULL, NULL, "CloseContext", &c.base)); /* twice is fine */
+    Tensorflow__Eager__RunComponentFunctionRequest f = TENSORFLOW__EAGER__RUN_COMPONENT_FUNCTION_REQUEST__INIT;
+    f.context_id = ID;
+    expect(call(NULL, NULL, "RunComponentFunction", &f.base), TRN_INTERNAL, "component functions");
+    f.context_id = 1;
+    expect(call(NULL, NULL, "RunComponentFunction", &f.base), TRN_ABORTED, "context_id");
+}
+
+static int setup(void **state)
+{
+    mem = trn_arena_new();
+    good(trn_server_create_local(&server));
+    good(trn_loop_open(&loop, "test"));
+    channel = trn_channel_new(loop, trn_server_target(server) + strlen("grpc://"));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    good(call(NULL, NULL, "", NULL));
+    trn_channel_shutdown(channel);
+    trn_channel_unref(channel);
+    trn_loop_close(loop);
+    trn_server_close(server, 0);
+    trn_arena_free(mem);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ops), cmocka_unit_test(test_contexts)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

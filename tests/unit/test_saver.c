@@ -258,12 +258,12 @@ static void test_keep(void **state)
 static void test_every_hours(void **state)
 {
     model m = make("hours");
-    trn_saver *s = trn_saver_new(m.b, &(trn_saver_opts){.max_to_keep = 1, .keep_every_hours = 0.05 / 3600, .no_meta = true, .no_graph = true});
+    trn_saver *s = trn_saver_new(m.b, &(trn_saver_opts){.max_to_keep = 1, .keep_every_hours = 0.8 / 3600, .no_meta = true, .no_graph = true});
     trn_session *sess = open_session(m.b);
     run(sess, trn_out_name(m.b, m.init));
     for (int i = 1; i <= 3; i++) {
         if (i != 2)
-            usleep(60000);
+            usleep(850000);
         ok(trn_saver_save(NULL, s, sess, in("hours/m"), i));
     }
     assert_true(there("hours/m-1.index") && !there("hours/m-2.index") && there("hours/m-3.index") && !there("hours/m-1.meta"));

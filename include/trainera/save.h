@@ -73,6 +73,38 @@ TRN_API trn_err trn_meta_graph_write(const char *path, trn_builder *b, const trn
 TRN_API trn_saver *trn_meta_graph_import(trn_builder *b, const void *meta_graph_def, size_t n);
 TRN_API trn_saver *trn_meta_graph_read(trn_builder *b, const char *path);
 
+/* ---- saved models ----------------------------------------------------------------------------------------------------- */
+
+/* What a server of models is asked for: named inputs and outputs. */
+typedef struct trn_named_out {
+    const char *name;
+    trn_out tensor;
+} trn_named_out;
+typedef struct trn_signature {
+    const char *key;    /* NULL: "serving_default" */
+    const char *method; /* NULL: "tensorflow/serving/predict" */
+    const trn_named_out *inputs, *outputs;
+    int n_inputs, n_outputs;
+} trn_signature;
+typedef struct trn_saved_model_opts {
+    trn_saver *saver;          /* NULL: the builder's default one */
+    const char *const *tags;   /* NULL: "serve" */
+    int n_tags;
+    const trn_out *main_op;    /* run after restoring (tables, …); NULL: none */
+    bool keep_devices;         /* else nodes ask for no device, so that the model loads anywhere */
+} trn_saved_model_opts;
+/* dir/saved_model.pb and dir/variables/variables.*, with the values that the session's variables have. ALREADY_EXISTS: there is a model. */
+TRN_API trn_err trn_saved_model_write(const char *dir, trn_builder *b, trn_session *session, const trn_signature *signatures, int n,
+                                      const trn_saved_model_opts *opts) TRN_MUST_USE;
+/* Graph, variables, collections and saver of the model with these tags (NULL: "serve"). NULL: an error is latched. */
+typedef struct trn_saved_model trn_saved_model;
+TRN_API trn_saved_model *trn_saved_model_read(trn_builder *b, const char *dir, const char *const *tags, int n_tags);
+TRN_API const trn_signature *trn_saved_model_signature(const trn_saved_model *m, const char *key); /* NULL key: "serving_default"; NULL: there is none */
+TRN_API trn_out trn_signature_input(const trn_signature *s, const char *name);                     /* TRN_NONE: there is none */
+TRN_API trn_out trn_signature_output(const trn_signature *s, const char *name);
+/* Gives the session's variables the model's values and runs its main op. */
+TRN_API trn_err trn_saved_model_restore(trn_saved_model *m, trn_session *session) TRN_MUST_USE;
+
 /* ---- the state file -------------------------------------------------------------------------------------------------- */
 
 typedef struct trn_checkpoint_state {

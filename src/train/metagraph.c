@@ -122,18 +122,36 @@ static void put_collections(trn_sb *out, trn_builder *b)
     }
 }
 
-trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const char *const *tags, int n_tags)
+static void clear_devices(Tensorflow__NodeDef **node, size_t n)
 {
-    void *graph;
-    size_t n;
-    TRN_TRY(trn_builder_export(&graph, &n, b));
+    for (size_t i = 0; i < n; i++)
+        node[i]->device = (char *)(uintptr_t)"";
+}
+
+/* The graph as a field of its own. */
+static void put_graph(trn_sb *out, const trn_builder *b, bool keep_devices)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__GraphDef *g = trn_builder__export(a, b, 0);
+    if (!keep_devices) {
+        clear_devices(g->node, g->n_node);
+        for (size_t i = 0; g->library && i < g->library->n_function; i++)
+            clear_devices(g->library->function[i]->node_def, g->library->function[i]->n_node_def);
+    }
+    trn_pbw_head(out, META_GRAPH, tensorflow__graph_def__get_packed_size(g));
+    trn_pb_pack(out, &g->base);
+    trn_arena_free(a);
+}
+
+trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const char *const *tags, int n_tags, bool keep_devices)
+{
+    TRN_TRY(trn_builder_check(b));
     trn_sb part = {0};
     for (int i = 0; i < n_tags; i++)
         trn_pbw_bytes(&part, 4, tags[i], strlen(tags[i]));
     trn_pbw_varint(&part, 7, 1); /* attrs with their default value are left out */
     trn_pbw_bytes(out, META_INFO, part.p, part.n);
-    trn_pbw_bytes(out, META_GRAPH, graph, n);
-    free(graph);
+    put_graph(out, b, keep_devices);
     if (saver) {
         part.n = 0;
         trn_saver__put_def(&part, saver);
@@ -147,7 +165,7 @@ trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const
 trn_err trn_meta_graph_export(void **out, size_t *n, trn_builder *b, const trn_saver *saver)
 {
     trn_sb s = {0};
-    trn_err err = trn_meta__put(&s, b, saver, NULL, 0);
+    trn_err err = trn_meta__put(&s, b, saver, NULL, 0, true);
     if (err) {
         trn_sb_fini(&s);
         return err;
@@ -169,8 +187,7 @@ trn_err trn_meta_graph_write(const char *path, trn_builder *b, const trn_saver *
 
 /* ---- reading --------------------------------------------------------------------------------------------------------------- */
 
-/* "name:0" or "name"; TRN_NONE when there is none: a meta graph may name what it does not have. */
-static trn_out maybe(const trn_builder *b, const char *name)
+trn_out trn_meta__find(const trn_builder *b, const char *name)
 {
     const char *colon = strrchr(name, ':');
     const trn_gnode *nd = trn_graph_find(b->g, name, colon ? (size_t)(colon - name) : strlen(name));
@@ -197,19 +214,20 @@ static trn_err slice_info(trn_builder *b, trn_variable *v, const Tensorflow__Sav
 
 static trn_err add_variable(trn_builder *b, const Tensorflow__VariableDef *d, unsigned flags)
 {
-    trn_out handle = maybe(b, d->variable_name);
+    trn_out handle = trn_meta__find(b, d->variable_name);
     const trn_gnode *nd = trn_builder__node(b, handle);
     if (!nd)
         return trn_errorf(TRN_INVALID_ARGUMENT, "variable '%s' is not in the graph", d->variable_name);
     trn_variable *v = trn_variable_find(b, nd->n.name);
     if (v) {
-        v->flags &= flags | ~(unsigned)(TRN_NOT_TRAINABLE | TRN_LOCAL); /* in several collections: global and trainable win */
+        if (!(flags & TRN_NOT_TRAINABLE))
+            v->flags &= ~(unsigned)TRN_NOT_TRAINABLE;
         return TRN_OK;
     }
     bool ref = !d->is_resource;
     v = trn_builder_alloc(b, sizeof *v);
-    *v = (trn_variable){.name = nd->n.name, .flags = flags | (ref ? TRN_REF_VARIABLE : 0), .handle = handle, .init = trn_out_node(maybe(b, d->initializer_name)),
-                        .initial = maybe(b, d->initial_value_name), .value = maybe(b, d->snapshot_name), .is_initialized = TRN_NONE, .full_shape = trn_shape_unknown()};
+    *v = (trn_variable){.name = nd->n.name, .flags = flags | (ref ? TRN_REF_VARIABLE : 0), .handle = handle, .init = trn_out_node(trn_meta__find(b, d->initializer_name)),
+                        .initial = trn_meta__find(b, d->initial_value_name), .value = trn_meta__find(b, d->snapshot_name), .is_initialized = TRN_NONE, .full_shape = trn_shape_unknown()};
     v->dtype = trn_attr_type(&nd->n, "dtype");
     v->shape = *trn_attr_shape(&nd->n, "shape");
     if (v->dtype == TRN_INVALID)
@@ -217,14 +235,14 @@ static trn_err add_variable(trn_builder *b, const Tensorflow__VariableDef *d, un
     if (!trn_out_is(v->init))
         return trn_errorf(TRN_INVALID_ARGUMENT, "variable '%s': its initializer '%s' is not in the graph", v->name, d->initializer_name);
     if (!trn_out_is(v->value))
-        v->value = maybe(b, trn_builder_printf(b, ref ? "%s/read:0" : "%s/Read/ReadVariableOp:0", v->name));
+        v->value = trn_meta__find(b, trn_builder_printf(b, ref ? "%s/read:0" : "%s/Read/ReadVariableOp:0", v->name));
     TRN_TRY(slice_info(b, v, d->save_slice_info_def));
     const char *dev = nd->n.device;
     if (!trn_out_is(v->value)) {
         trn_attr at = trn_at_type("dtype", v->dtype);
         v->value = trn_builder__add_at(b, trn_builder__unique(b, trn_builder_printf(b, "%s/read", v->name)), dev, ref ? "Identity" : "ReadVariableOp", &handle, 1, &at, !ref);
     }
-    v->is_initialized = maybe(b, trn_builder_printf(b, ref ? "%s/IsVariableInitialized:0" : "%s/IsInitialized/VarIsInitializedOp:0", v->name));
+    v->is_initialized = trn_meta__find(b, trn_builder_printf(b, ref ? "%s/IsVariableInitialized:0" : "%s/IsInitialized/VarIsInitializedOp:0", v->name));
     if (!trn_out_is(v->is_initialized))
         v->is_initialized = trn_builder__add_at(b, trn_builder__unique(b, trn_builder_printf(b, ref ? "%s/IsVariableInitialized" : "%s/IsInitialized/VarIsInitializedOp", v->name)), dev,
                                                 ref ? "IsVariableInitialized" : "VarIsInitializedOp", &handle, 1, NULL, 0);
@@ -257,7 +275,7 @@ static void add_collections(trn_builder *b, const Tensorflow__MetaGraphDef *m)
         if (!c || c->kind_case != TENSORFLOW__COLLECTION_DEF__KIND_NODE_LIST || of_variables(m->collection_def[i]->key))
             continue;
         for (size_t j = 0; j < c->node_list->n_value; j++) {
-            trn_out o = maybe(b, c->node_list->value[j]);
+            trn_out o = trn_meta__find(b, c->node_list->value[j]);
             if (trn_out_is(o))
                 trn_collect(b, m->collection_def[i]->key, strchr(c->node_list->value[j], ':') ? o : trn_out_node(o));
         }
@@ -269,13 +287,14 @@ trn_saver *trn_meta__import(trn_builder *b, trn_arena *a, const Tensorflow__Meta
     trn_builder_import(b, m->graph_def.data, m->graph_def.len, NULL);
     if (!trn_builder_ok(b))
         return NULL;
-    trn_err err = add_variables(b, a, m, "trainable_variables", 0);
+    /* The first collection that has a variable says what it is; being trainable comes on top. */
+    trn_err err = add_variables(b, a, m, "variables", TRN_NOT_TRAINABLE);
     if (!err)
-        err = add_variables(b, a, m, "variables", TRN_NOT_TRAINABLE);
+        err = add_variables(b, a, m, "local_variables", TRN_NOT_TRAINABLE | TRN_LOCAL);
     if (!err)
         err = add_variables(b, a, m, "model_variables", TRN_NOT_TRAINABLE);
     if (!err)
-        err = add_variables(b, a, m, "local_variables", TRN_NOT_TRAINABLE | TRN_LOCAL);
+        err = add_variables(b, a, m, "trainable_variables", 0);
     if (err) {
         trn_builder_fail(b, trn_err_wrap(err, "while importing a meta graph"));
         return NULL;

@@ -83,7 +83,10 @@ void trn_saver__put_def(trn_sb *out, const trn_saver *s); /* a SaverDef */
 
 /* ---- meta graphs ------------------------------------------------------------------------------------------------------- */
 
-trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const char *const *tags, int n_tags) TRN_MUST_USE; /* appends a MetaGraphDef */
+trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const char *const *tags, int n_tags,
+                      bool keep_devices) TRN_MUST_USE; /* appends a MetaGraphDef */
+/* "name:0" or "name"; TRN_NONE when there is none: a meta graph may name what it does not have. */
+trn_out trn_meta__find(const trn_builder *b, const char *name);
 struct Tensorflow__MetaGraphDef;
 trn_saver *trn_meta__import(trn_builder *b, trn_arena *a, const struct Tensorflow__MetaGraphDef *m);
 

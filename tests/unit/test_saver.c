@@ -376,6 +376,43 @@ static void test_init_from(void **state)
     trn_builder_free(b);
 }
 
+static void test_saved_model(void **state)
+{
+    model m = make("sm");
+    trn_out x = trn_placeholder(m.b, "x", TRN_FLOAT, trn_shape_of(2, (int64_t)2, (int64_t)-1));
+    trn_out y = trn_node_add(trn_named(m.b, "y"), "AddV2", (trn_out[]){x, m.v->value}, 2, NULL, 0);
+    trn_session *sess = open_session(m.b);
+    run(sess, trn_out_name(m.b, m.init));
+    run(sess, "sm/bump");
+    trn_signature sig = {.inputs = &(trn_named_out){"in", x}, .n_inputs = 1, .outputs = &(trn_named_out){"out", y}, .n_outputs = 1};
+    trn_signature bad = {.outputs = &(trn_named_out){"out", TRN_NONE}, .n_outputs = 1};
+    expect(trn_saved_model_write(in("sm"), m.b, sess, &bad, 1, NULL), TRN_INVALID_ARGUMENT, "'out'");
+    trn_saved_model_opts o = {.main_op = &m.bump, .tags = (const char *[]){"train", "gpu"}, .n_tags = 2};
+    ok(trn_saved_model_write(in("sm"), m.b, sess, &sig, 1, &o));
+    expect(trn_saved_model_write(in("sm"), m.b, sess, &sig, 1, &o), TRN_ALREADY_EXISTS, "sm");
+    ok(trn_session_close(sess));
+    trn_builder_free(m.b);
+
+    trn_builder *b = trn_builder_new();
+    assert_null(trn_saved_model_read(b, in("sm"), NULL, 0));
+    expect(trn_builder_check(b), TRN_NOT_FOUND, "train,gpu");
+    trn_builder_free(b);
+    b = trn_builder_new();
+    trn_saved_model *sm = trn_saved_model_read(b, in("sm"), (const char *[]){"gpu", "train"}, 2);
+    ok(trn_builder_check(b));
+    const trn_signature *got = trn_saved_model_signature(sm, NULL);
+    assert_non_null(got);
+    assert_null(trn_saved_model_signature(sm, "other"));
+    assert_string_equal(trn_out_name(b, trn_signature_input(got, "in")), "x:0");
+    assert_string_equal(trn_out_name(b, trn_signature_output(got, "out")), "y:0");
+    assert_false(trn_out_is(trn_signature_output(got, "nothing")));
+    sess = open_session(b);
+    ok(trn_saved_model_restore(sm, sess));
+    assert_true(value(sess, "sm/v/Read/ReadVariableOp:0", 0) == 3); /* saved as 2, and bumped by the main op */
+    ok(trn_session_close(sess));
+    trn_builder_free(b);
+}
+
 static int setup(void **state)
 {
     snprintf(top, sizeof top, "/tmp/trn_saver_%d", (int)getpid());
@@ -396,7 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_restore), cmocka_unit_test(test_mismatch), cmocka_unit_test(test_pieces),     cmocka_unit_test(test_keep),
         cmocka_unit_test(test_every_hours),  cmocka_unit_test(test_background), cmocka_unit_test(test_meta_graph),
-        cmocka_unit_test(test_init_from),
+        cmocka_unit_test(test_init_from),    cmocka_unit_test(test_saved_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

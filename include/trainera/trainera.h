@@ -25,6 +25,7 @@
 /* One header per part; a program may include only those that it uses. */
 #include <trainera/types.h>
 #include <trainera/build.h>
+#include <trainera/control.h>
 #include <trainera/grad.h>
 #include <trainera/ops.h>
 #include <trainera/input.h>

@@ -9,7 +9,7 @@
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------- */
 
-static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn_grads_array, trn_grads_state, trn_grads_flow, trn_grads_control};
+static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn_grads_array, trn_grads_state, trn_grads_flow, trn_grads_control, trn_grads_call};
 
 /* Ops where gradients end. */
 static const char *const flat[] = {
@@ -325,8 +325,9 @@ void trn_grad__run(trn_grad *dx, trn_ghost *h, trn_arena *tmp, const trn_out *xs
         const trn_node *nd = h->node(h->arg, order[i]);
         if (!in->acc || !in->reached)
             continue;
-        trn_grad *dy = trn_arena_alloc(tmp, (size_t)TRN_MAX(nd->n_out, 1) * sizeof *dy), *out = trn_arena_alloc(tmp, (size_t)nd->n_in * sizeof *out);
-        bool *want = trn_arena_alloc(tmp, (size_t)nd->n_in * sizeof *want), any = false;
+        int n_in = nd->n_in; /* a loop may get more while its gradient is made */
+        trn_grad *dy = trn_arena_alloc(tmp, (size_t)TRN_MAX(nd->n_out, 1) * sizeof *dy), *out = trn_arena_alloc(tmp, (size_t)n_in * sizeof *out);
+        bool *want = trn_arena_alloc(tmp, (size_t)n_in * sizeof *want), any = false;
         for (int j = 0; j < nd->n_out; j++) {
             trn_out o = {order[i], j};
             dy[j] = in->has_stop && among(stop, n_stop, o) ? TRN_NO_GRAD : total(&w, &none, o);
@@ -347,7 +348,7 @@ void trn_grad__run(trn_grad *dx, trn_ghost *h, trn_arena *tmp, const trn_out *xs
         h->enter(h->arg, order[i]);
         backward(&c);
         h->enter(h->arg, -1);
-        for (int j = 0; j < nd->n_in; j++)
+        for (int j = 0; j < n_in; j++)
             if (want[j])
                 come(&w, h->input(h->arg, order[i], j), out[j]);
     }

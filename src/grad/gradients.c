@@ -6,7 +6,6 @@
 typedef struct host {
     trn_builder *b;
     bool colocate;
-    bool in_scope;
 } host;
 
 static bool b_ok(void *arg) { return trn_builder_ok(((host *)arg)->b); }
@@ -30,17 +29,14 @@ static void b_enter(void *arg, int id)
 {
     host *h = arg;
     if (id < 0) {
-        if (h->in_scope && h->colocate)
+        if (h->colocate)
             trn_end(h->b);
-        if (h->in_scope)
-            trn_end(h->b);
-        h->in_scope = false;
+        trn_end(h->b);
         return;
     }
     trn_name_scope(h->b, trn_builder_printf(h->b, "%s_grad", b_node(arg, id)->name));
     if (h->colocate)
         trn_colocate_scope(h->b, (trn_out){id, -1});
-    h->in_scope = true;
 }
 
 static trn_ghost host_of(host *h)

@@ -31,7 +31,7 @@ static bool is_default(const trn_opdef *def, const trn_attr *attr)
     return false;
 }
 
-static Tensorflow__NodeDef *node_to_pb(trn_arena *a, const trn_graph *g, const trn_gnode *nd)
+Tensorflow__NodeDef *trn_gnode__to_pb(trn_arena *a, const trn_graph *g, const trn_gnode *nd)
 {
     Tensorflow__NodeDef *pb = trn_arena_alloc(a, sizeof *pb);
     tensorflow__node_def__init(pb);
@@ -74,7 +74,7 @@ Tensorflow__GraphDef *trn_graph_export(trn_arena *a, const trn_graph *g)
     gd->node = trn_arena_alloc(a, (size_t)TRN_MAX(g->n, 1) * sizeof *gd->node);
     for (int i = 0; i < g->n; i++)
         if (g->node[i])
-            gd->node[gd->n_node++] = node_to_pb(a, g, g->node[i]);
+            gd->node[gd->n_node++] = trn_gnode__to_pb(a, g, g->node[i]);
     gd->versions = trn_arena_alloc(a, sizeof *gd->versions);
     tensorflow__version_def__init(gd->versions);
     gd->versions->producer = g->producer;

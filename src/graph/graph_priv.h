@@ -127,6 +127,9 @@ trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */
 trn_funclib *trn_funclib__copy(const trn_funclib *l);
 
+/* As GraphDef has it. */
+Tensorflow__NodeDef *trn_gnode__to_pb(trn_arena *a, const trn_graph *g, const trn_gnode *nd);
+
 static inline bool trn_gnode__is(const trn_gnode *nd, const char *op) { return strcmp(nd->n.op, op) == 0; }
 /* The edge that closes a loop. */
 static inline bool trn_gnode__is_back_edge(const trn_gnode *from, const trn_gnode *to)

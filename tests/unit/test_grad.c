@@ -384,15 +384,178 @@ static trn_out complexes(model *m)
     return OP("AddV2", sum_sq(m, a, 2), sum_all(m, OP("Mul", b, OP("Cos", c)), 2));
 }
 
+/* A bool that nobody can fold. */
+static trn_out pred_of(model *m, bool v) { return OP("Greater", trn_const_f32(m->b, v), trn_const_f32(m->b, 0.5f)); }
+
+/* ---- bodies that are functions */
+
+typedef struct two {
+    trn_out x, y;
+} two;
+
+static trn_out op2(trn_builder *b, const char *op, trn_out x, trn_out y) { return trn_node_add(b, op, TRN_OUTS(x, y), NULL, 0); }
+static trn_out op1(trn_builder *b, const char *op, trn_out x) { return trn_node_add(b, op, &x, 1, NULL, 0); }
+
+static void yes(void *arg, trn_builder *b, trn_out *out, int n)
+{
+    const two *t = arg;
+    out[0] = op2(b, "Mul", op1(b, "Exp", op1(b, "Tanh", t->x)), t->y);
+    out[1] = op1(b, "Square", t->x);
+}
+
+static void no(void *arg, trn_builder *b, trn_out *out, int n)
+{
+    const two *t = arg;
+    out[0] = op1(b, "Sin", op1(b, "Square", t->y));
+    out[1] = op2(b, "Mul", t->y, trn_const_num(b, TRN_DOUBLE, 3));
+}
+
+static trn_out decide(model *m, bool which)
+{
+    trn_out x = input(m, 1, 3, 0), y = input(m, 1, 3, 0);
+    trn_outs r = trn_cond(m->b, pred_of(m, which), yes, no, &(two){x, y}, 2);
+    return OP("AddV2", sum_sq(m, r.at[0], 1), sum_all(m, r.at[1], 1));
+}
+static trn_out cond_true(model *m) { return decide(m, true); }
+static trn_out cond_false(model *m) { return decide(m, false); }
+
+/* v0 ← tanh(v0 * w + v1), v1 ← v1 * 1.1 + sin(w): four turns. */
+static trn_out below_four(void *arg, trn_builder *b, const trn_out *v) { return op2(b, "Less", v[0], trn_const_i32(b, 4)); }
+static void turn(void *arg, trn_builder *b, trn_out *v)
+{
+    const two *t = arg;
+    v[0] = op2(b, "AddV2", v[0], trn_const_i32(b, 1));
+    v[1] = op1(b, "Tanh", op2(b, "AddV2", op2(b, "Mul", v[1], t->x), v[2]));
+    v[2] = op2(b, "AddV2", op2(b, "Mul", v[2], trn_const_num(b, TRN_DOUBLE, 1.1)), op1(b, "Sin", t->y));
+}
+static trn_out four_turns(model *m)
+{
+    trn_out w = input(m, 1, 3, 0), u = input(m, 0, 0, 0), v = input(m, 1, 3, 0), v2 = input(m, 1, 3, 0);
+    trn_outs r = trn_while(m->b, below_four, turn, &(two){w, u}, TRN_OUTS(trn_const_i32(m->b, 0), v, v2), NULL);
+    return sum_sq(m, OP("AddV2", r.at[1], r.at[2]), 1);
+}
+
+/* A loop in a branch in a loop. */
+static void inner_turn(void *arg, trn_builder *b, trn_out *v)
+{
+    v[0] = op2(b, "AddV2", v[0], trn_const_i32(b, 2));
+    v[1] = op1(b, "Sin", op2(b, "Mul", v[1], *(const trn_out *)arg));
+}
+static void with_loop(void *arg, trn_builder *b, trn_out *out, int n)
+{
+    two *t = arg;
+    trn_outs r = trn_while(b, below_four, inner_turn, &t->y, TRN_OUTS(trn_const_i32(b, 0), t->x), NULL);
+    out[0] = op2(b, "Mul", r.at[1], t->y);
+}
+static void without_loop(void *arg, trn_builder *b, trn_out *out, int n) { out[0] = op1(b, "Square", ((two *)arg)->x); }
+static void outer_turn(void *arg, trn_builder *b, trn_out *v)
+{
+    trn_out odd = op2(b, "Equal", op2(b, "FloorMod", v[0], trn_const_i32(b, 2)), trn_const_i32(b, 1));
+    v[1] = op2(b, "AddV2", op1(b, "Cos", v[1]), trn_cond(b, odd, with_loop, without_loop, &(two){v[1], ((two *)arg)->y}, 1).at[0]);
+    v[0] = op2(b, "AddV2", v[0], trn_const_i32(b, 1));
+}
+static trn_out nested(model *m)
+{
+    trn_out x = input(m, 1, 3, 0), y = input(m, 1, 3, 0);
+    trn_outs r = trn_while(m->b, below_four, outer_turn, &(two){x, y}, TRN_OUTS(trn_const_i32(m->b, 0), x), NULL);
+    return sum_sq(m, r.at[1], 1);
+}
+
+static void in_function(void *arg, trn_builder *b, const trn_out *in, int n_in, trn_out *out, int n_out)
+{
+    out[0] = op2(b, "Mul", op1(b, "Sigmoid", in[0]), *(trn_out *)arg);
+    out[1] = op1(b, "Exp", in[1]);
+}
+/* Called twice, the second time with results of the first; and a derivative of the derivative. */
+static trn_out calls(model *m)
+{
+    trn_out x = input(m, 1, 3, 0), y = input(m, 1, 3, 0), z = input(m, 1, 3, 0);
+    trn_function *f = trn_function_new(m->b, "pair", in_function, &z, TRN_OUTS(x, y), 2);
+    trn_outs a = trn_call(m->b, f, TRN_OUTS(x, y)), c = trn_call(m->b, f, a.at, 2);
+    trn_grad g;
+    trn_out s = sum_sq(m, c.at[0], 1);
+    trn_gradients(&g, m->b, &s, 1, &x, 1, NULL);
+    return OP("AddV2", sum_sq(m, g.values, 1), sum_all(m, OP("Mul", c.at[0], a.at[1]), 1));
+}
+static trn_out loop_twice(model *m)
+{
+    trn_out s = four_turns(m);
+    trn_grad g;
+    trn_gradients(&g, m->b, &s, 1, &m->x[0], 1, NULL);
+    return sum_sq(m, g.values, 1);
+}
+
+/* Case, and the decisions of old graphs. */
+static trn_out by_number(model *m)
+{
+    trn_out x = input(m, 1, 3, 0), y = input(m, 1, 3, 0);
+    trn_function *f[2] = {trn_function_new(m->b, "one", in_function, &y, TRN_OUTS(x, y), 2), trn_function_new(m->b, "two", in_function, &x, TRN_OUTS(x, y), 2)};
+    trn_func_ref ref[2] = {{.name = f[0]->name}, {.name = f[1]->name}};
+    trn_attr_val v[2] = {{.func = &ref[0]}, {.func = &ref[1]}}, t[2] = {{.type = TRN_DOUBLE}, {.type = TRN_DOUBLE}};
+    trn_attr a[] = {{.name = "branches", .kind = TRN_ATTR_FUNC, .is_list = true, .n = 2, .list = v}, {.name = "Tout", .kind = TRN_ATTR_TYPE, .is_list = true, .n = 2, .list = t}};
+    trn_out r[2];
+    for (int i = 0; i < 2; i++)
+        r[i] = add(m->b, i ? "Case" : "StatelessCase", TRN_OUTS(trn_const_i32(m->b, i), x, y, f[i]->outside[0]), a, 2);
+    return OP("AddV2", sum_sq(m, r[0], 1), sum_sq(m, OP("AddV2", r[1], trn_out_nth(r[1], 1)), 1));
+}
+static trn_out old_decision(model *m)
+{
+    trn_out x = input(m, 1, 3, 0), y = input(m, 1, 3, 0), parts[2];
+    for (int i = 0; i < 2; i++) {
+        trn_out p = pred_of(m, i), sx = OP("Switch", x, p), sy = OP("Switch", y, p);
+        trn_out r = OP("Merge", OP("Mul", sx, OP("Sin", sy)), OP("Exp", OP("Square", trn_out_nth(sx, 1))));
+        parts[i] = sum_sq(m, r, 1);
+    }
+    return OP("AddV2", parts[0], parts[1]);
+}
+/* With state in the bodies the ops are the others. */
+static void noisy_turn(void *arg, trn_builder *b, trn_out *v)
+{
+    trn_attr a[] = {trn_at_type("dtype", TRN_DOUBLE), trn_at_int("seed", 3), trn_at_int("seed2", 4)};
+    trn_out shape = trn_const_i32s(b, (const int32_t[]){3}, 1);
+    v[0] = op2(b, "AddV2", v[0], trn_const_i32(b, 1));
+    trn_out z = op2(b, "Mul", trn_node_add(b, "RandomUniform", &shape, 1, a, 3), trn_const_num(b, TRN_DOUBLE, 0));
+    v[1] = op1(b, "Sin", op2(b, "AddV2", op2(b, "Mul", v[1], v[1]), z));
+}
+static void noisy(void *arg, trn_builder *b, trn_out *out, int n)
+{
+    trn_out v[2] = {trn_const_i32(b, 0), *(trn_out *)arg};
+    noisy_turn(NULL, b, v);
+    out[0] = v[1];
+}
+static void noisy_function(void *arg, trn_builder *b, const trn_out *in, int n_in, trn_out *out, int n_out)
+{
+    trn_out x = in[0];
+    noisy(&x, b, out, n_out);
+}
+static trn_out with_state(model *m)
+{
+    trn_out x = input(m, 1, 3, 0);
+    trn_outs r = trn_while(m->b, below_four, noisy_turn, NULL, TRN_OUTS(trn_const_i32(m->b, 0), x), &(trn_loop_opts){.max_iterations = 3, .parallel_iterations = 1});
+    r = trn_cond(m->b, pred_of(m, true), noisy, noisy, &r.at[1], 1);
+    trn_out f = r.at[0];
+    trn_function *fn = trn_function_new(m->b, "stateful", noisy_function, NULL, &f, 1, 1);
+    return sum_sq(m, trn_call(m->b, fn, &f, 1).at[0], 1);
+}
+
 static const gcase cases[] = {
 #include "grad_cases.inc"
     {"Complex", "", "", .build = complexes},
+    {"If", "true", "", .build = cond_true},
+    {"If", "false", "", .build = cond_false},
+    {"While", "", "", .build = four_turns},
+    {"While", "nested", "", .build = nested},
+    {"While", "twice", "", .build = loop_twice},
+    {"PartitionedCall", "", "", .build = calls},
+    {"Case", "", "", .build = by_number},
+    {"Switch", "", "", .build = old_decision},
+    {"While", "with state", "", .build = with_state},
     {"TensorList", "", "", .build = lists},
     {"TensorArray", "", "", .build = arrays},
 };
 
 /* Rows that the numbers above cannot reach; tests further down do. */
-static const char *const elsewhere[] = {"PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "PartitionedCall", "StatefulPartitionedCall"};
+static const char *const elsewhere[] = {"PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "Enter", "Exit"};
 
 static void every_row(void **state)
 {

@@ -23,7 +23,9 @@
 #include "session/session.h"
 #include "train/optim_int.h"
 
-#define UPDATE_MS 500       /* so long an update may take that is being made when the chief ends */
+/* So long an update may take that is being made when the chief ends. */
+#define UPDATE_MS 100
+#define UPDATE_BYTES_PER_MS 100000
 #define CHIEF_GONE_MS 30000 /* a worker that finds a closed queue waits so long for a chief */
 
 struct trn_sync_graph {
@@ -31,6 +33,7 @@ struct trn_sync_graph {
     trn_variable *global_step, *local_step, *stale;
     trn_out queue, local_init, chief_init, sync_op, train_op;
     const char *gs_device;
+    int64_t bytes; /* of all gradients */
     /* Names for the run time, which has no builder. */
     const char *n_local_init, *n_chief_init, *n_sync, *n_leave, *n_close, *n_closed, *n_destroy, *n_reopen, *n_size, *n_counts, *n_step, *n_tokens, *n_put;
 };
@@ -234,6 +237,10 @@ trn_out trn_sync__apply(trn_optimizer *o, const trn_grad_var *gv, int n, trn_var
                 continue;
             mean[i].grad = aggregate(&acc[n_acc], o, &gv[i]);
             applied[n_acc] = acc[n_acc].apply;
+            int64_t count = 0;
+            trn_err err = trn_shape_count(&count, &gv[i].var->shape);
+            trn_err_free(err);
+            g->bytes += count * (int64_t)trn_dtype_size(gv[i].var->dtype);
             n_acc++;
         }
         trn_out late = trn_builder_ok(b) ? count_stale(o, gv, n, acc, n_acc) : TRN_NONE;
@@ -568,7 +575,7 @@ void trn_sync_stop(trn_sync *s, bool clean)
         if (clean) { /* an update that is being made shall not be torn: it ends by itself, at the closed queue */
             drop(run_op(s->session, s->g->n_close, 10000));
             pthread_mutex_lock(&s->mu);
-            for (uint64_t end = trn_now_ns() + UPDATE_MS * 1000000ull; s->running && trn_now_ns() < end;)
+            for (uint64_t end = trn_now_ns() + (UPDATE_MS + (uint64_t)(s->g->bytes / UPDATE_BYTES_PER_MS)) * 1000000; s->running && trn_now_ns() < end;)
                 wait_for(s, 50000000);
             pthread_mutex_unlock(&s->mu);
         }

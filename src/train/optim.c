@@ -5,6 +5,7 @@
 #include "train/optim_int.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -350,6 +351,53 @@ static trn_out ftrl_l2(trn_optimizer *o, const trn_variable *v)
 
 /* ---- applying ------------------------------------------------------------------------------------------------------- */
 
+/* A ref variable is changed in place, under whoever still reads it: its update waits for all that read it on the way to any of the gradients. (Of
+ * a resource a reader has its own value.) */
+typedef struct readers {
+    bool *on_way; /* by node: some gradient needs it */
+    int n;
+} readers;
+
+static void mark(readers *r, trn_builder *b, const trn_grad_var *gv, int n)
+{
+    r->n = trn_builder_node_count(b);
+    r->on_way = trn_xalloc((size_t)r->n + 1);
+    int *todo = trn_xalloc((size_t)r->n * sizeof *todo + 1), n_todo = 0;
+    for (int i = 0; i < n; i++) {
+        const trn_out from[] = {gv[i].grad.values, gv[i].grad.indices};
+        for (int k = 0; k < 2; k++)
+            if (trn_grad_is(gv[i].grad) && trn_out_is(from[k]) && !r->on_way[from[k].node]) {
+                r->on_way[from[k].node] = true;
+                todo[n_todo++] = from[k].node;
+            }
+    }
+    while (n_todo) {
+        const trn_gnode *nd = b->g->node[todo[--n_todo]];
+        for (int k = 0; k < nd->n.n_in; k++)
+            if (!r->on_way[nd->in[k].node]) {
+                r->on_way[nd->in[k].node] = true;
+                todo[n_todo++] = nd->in[k].node;
+            }
+    }
+    free(todo);
+}
+
+/* Opens a control scope. */
+static void after_readers(const readers *r, trn_builder *b, const trn_variable *v)
+{
+    trn_out *wait = trn_builder_alloc(b, (size_t)(r->n + 1) * sizeof *wait);
+    int n = 0;
+    for (int i = 0; i < r->n; i++) {
+        const trn_gnode *nd = b->g->node[i];
+        bool reads = false;
+        for (int k = 0; r->on_way[i] && k < nd->n.n_in && !reads; k++)
+            reads = nd->in[k].node == v->value.node || (nd->in[k].node == v->handle.node && i != v->value.node);
+        if (reads && strcmp(nd->n.op, "Enter") && strcmp(nd->n.op, "RefEnter")) /* those are in a loop's frame: nobody outside can wait for them */
+            wait[n++] = (trn_out){i, -1};
+    }
+    trn_control_scope(b, wait, n);
+}
+
 static trn_out update(trn_optimizer *o, trn_variable *v, trn_grad g)
 {
     trn_builder *b = o->b;
@@ -452,13 +500,22 @@ trn_out trn_apply_gradients(trn_optimizer *o, const trn_grad_var *gv, int n, trn
         const char *whole = trn_scope_name(b); /* the op is called like its scope */
         if (o->step)
             o->step_plus_one = TRN_OP(b, "add", "AddV2", trn_optim__cast(b, o->step->value, TRN_INT64), trn_const_i64(b, 1));
+        readers r = {0};
         for (int i = 0; i < n; i++) {
             if (!trn_grad_is(gv[i].grad))
                 continue;
+            bool ref = trn_optim__is_ref(b, gv[i].var);
+            if (ref && !r.n)
+                mark(&r, b, gv, n);
+            if (ref)
+                after_readers(&r, b, gv[i].var);
             TRN_SCOPE(trn_name_scope(b, trn_builder_printf(b, "update_%s", gv[i].var->name)), b)
             TRN_SCOPE(trn_colocate_scope(b, gv[i].var->handle), b)
             ops[n_ops++] = update(o, gv[i].var, gv[i].grad);
+            if (ref)
+                trn_end(b);
         }
+        free(r.on_way);
         if (trn_builder_ok(b) && o->power[0])
             n_ops += finish_adam(o, ops + n_ops, ops, n_ops);
         if (!trn_builder_ok(b))

@@ -49,12 +49,13 @@ TRN_API trn_saver *trn_saver_default(trn_builder *b);
 /* Writes <prefix>-<step> (step negative: <prefix>), then the state file, then removes what is not kept. *path (may be NULL) is what was written, to be
  * freed with free(). Waits for a save in the background, and reports its error if there was one. */
 TRN_API trn_err trn_saver_save(char **path, trn_saver *s, trn_session *session, const char *prefix, int64_t step) TRN_MUST_USE;
-/* The same in a thread of its own: returns at once, steps run on. Each variable is whole; those that steps change meanwhile may be from different
- * steps. One at a time: a second one waits for the first. Its error comes from the next call here or from trn_saver_wait. */
+/* The same in a thread of its own: returns when the variables have been read, before they are written; steps run on. So what is saved is what the variables
+ * were at the time of the call, but for reference variables (TRN_REF_VARIABLE), which are read as they are written. One at a time: a second one waits for
+ * the first. An error comes from the next call here or from trn_saver_wait. */
 TRN_API trn_err trn_saver_save_async(trn_saver *s, trn_session *session, const char *prefix, int64_t step) TRN_MUST_USE;
 TRN_API bool trn_saver_busy(trn_saver *s);                     /* a save is under way in the background */
 TRN_API trn_err trn_saver_wait(trn_saver *s) TRN_MUST_USE;     /* until it is done; call it before the session is closed */
-/* Runs after each save, on the thread that saved. */
+/* Runs after each save, on the thread that saved; it must not call the saver. */
 TRN_API void trn_saver_on_saved(trn_saver *s, void (*fn)(void *arg, const char *path, int64_t step), void *arg);
 /* All variables of the saver from a checkpoint. Also from one that tf.train.Checkpoint or Keras wrote: then by the variables' full names. */
 TRN_API trn_err trn_saver_restore(trn_saver *s, trn_session *session, const char *path) TRN_MUST_USE;

@@ -1,6 +1,7 @@
 /* Reading checkpoints of both versions without a session, and putting them into variables. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "ckpt/bundle.h"
 #include "ckpt/file.h"
@@ -63,7 +64,8 @@ static trn_err open_file(trn_checkpoint *c)
 
 trn_err trn_checkpoint_open(trn_checkpoint **out, const char *path)
 {
-    char *latest = trn_latest_checkpoint(path);
+    struct stat st;
+    char *latest = !stat(path, &st) && S_ISDIR(st.st_mode) ? trn_latest_checkpoint(path) : NULL;
     trn_checkpoint *c = trn_xalloc(sizeof *c);
     c->path = latest ? latest : trn_xstrdup(path);
     trn_err err = open_file(c);

@@ -194,7 +194,7 @@ trn_out trn_meta__find(const trn_builder *b, const char *name)
     if (!nd)
         return TRN_NONE;
     int slot = colon ? atoi(colon + 1) : nd->n.n_out ? 0 : -1;
-    return slot < nd->n.n_out ? (trn_out){nd->id, slot} : TRN_NONE;
+    return slot < nd->n.n_out && slot >= (colon ? 0 : -1) ? (trn_out){nd->id, slot} : TRN_NONE;
 }
 
 static trn_err slice_info(trn_builder *b, trn_variable *v, const Tensorflow__SaveSliceInfoDef *s)

@@ -51,6 +51,7 @@ typedef struct trn_saver_item {
 struct trn_saver {
     trn_builder *b;
     const char *filename_tensor, *save_tensor, *restore_op;
+    const char *snapshot_tensor; /* there when the variables have been read; NULL: TensorFlow's saver, or reference variables only */
     bool sharded, no_meta, no_graph, pad_step;
     int max_to_keep; /* 0: all */
     double keep_every_hours;

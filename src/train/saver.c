@@ -90,6 +90,25 @@ static const char *cpu_of(trn_builder *b, const char *device)
     return strstr(device, "/device:CPU:") || strstr(device, "/cpu:") ? device : trn_builder_printf(b, "%s/device:CPU:0", device);
 }
 
+/* Runs when every resource variable has been read: from then on a step that saves has its values, whatever other steps do. */
+static void add_snapshot(trn_builder *b, const saved_var *v, int n)
+{
+    trn_out *reads = trn_xalloc((size_t)n * sizeof *reads);
+    int m = 0;
+    for (int i = 0; i < n; i++)
+        if (!(v[i].v->flags & TRN_REF_VARIABLE))
+            reads[m++] = trn_out_node(v[i].v->value);
+    if (m) {
+        trn_name_scope(b, "snapshot");
+        trn_out all = trn_group(trn_named(b, "reads"), reads, m);
+        trn_control_scope(b, &all, 1);
+        trn_const_bool(trn_named(b, "done"), true);
+        trn_end(b);
+        trn_end(b);
+    }
+    free(reads);
+}
+
 static trn_out add_restore(trn_builder *b, trn_out filename, const saved_var *v, int n, int shard, const char *device)
 {
     const char *name = numbered(b, "RestoreV2", shard);
@@ -234,12 +253,12 @@ static void find_items(trn_saver *s, trn_out filename)
             continue;
         const trn_tensor *names = trn_out_const(b, trn_out_input(b, node, 1)), *slices = trn_out_const(b, trn_out_input(b, node, 2));
         for (int i = 0; names && slices && i < op->n_out && i < names->count && i < slices->count; i++) {
-            size_t n;
-            const char *p = trn_tensor_str_at(names, i, &n);
-            trn_saver_item it = {.key = trn_builder_printf(b, "%.*s", (int)n, p), .tensor = trn_out_name(b, trn_out_nth(node, i)), .dtype = op->out_types[i],
-                                 .shape = trn_shape_unknown()};
-            p = trn_tensor_str_at(slices, i, &n);
-            it.slice = trn_builder_printf(b, "%.*s", (int)n, p);
+            size_t n_key, n_slice;
+            const char *key = trn_tensor_str_at(names, i, &n_key), *slice = trn_tensor_str_at(slices, i, &n_slice);
+            if (!key || !slice)
+                break; /* a graph that will not run */
+            trn_saver_item it = {.key = trn_builder_printf(b, "%.*s", (int)n_key, key), .slice = trn_builder_printf(b, "%.*s", (int)n_slice, slice),
+                                 .tensor = trn_out_name(b, trn_out_nth(node, i)), .dtype = op->out_types[i], .shape = trn_shape_unknown()};
             TRN_PUSH(items, s->n_items, cap, it);
         }
     }
@@ -266,6 +285,10 @@ trn_saver *trn_saver__adopt(trn_builder *b, const char *filename_tensor, const c
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->changed, NULL);
     find_items(s, filename);
+    const char *slash = strrchr(filename_tensor, '/');
+    const char *snapshot = trn_builder_printf(b, "%.*ssnapshot/done:0", slash ? (int)(slash + 1 - filename_tensor) : 0, filename_tensor);
+    if (trn_out_is(trn_meta__find(b, snapshot)))
+        s->snapshot_tensor = snapshot;
     trn_builder_on_free(b, saver_fini, s);
     if (!trn_builder_get(b, SAVER_KEY))
         trn_builder_put(b, SAVER_KEY, s);
@@ -328,6 +351,7 @@ trn_saver *trn_saver_new(trn_builder *b, const trn_saver_opts *opts)
     trn_name_scope(b, o->name ? o->name : "save");
     trn_out filename = with_default(b, "Const", with_default(b, "filename", trn_const_str(trn_named(b, "filename/input"), "model")));
     trn_out save, restore;
+    add_snapshot(b, v, n);
     if (sharded) {
         save = add_sharded_save(b, filename, v, n, shards);
         restore = add_sharded_restore(b, filename, v, n, shards);
@@ -447,6 +471,7 @@ typedef struct job {
     char *path, *aside; /* the checkpoint; its second name while it is written again */
     char *dir, *base;
     int64_t step;
+    char handle[17]; /* of a step that has read the variables and waits for the file's name; "": none */
 } job;
 
 static void job_free(job *j)
@@ -476,21 +501,42 @@ static trn_err job_new(job **out, trn_saver *s, trn_session *session, const char
     return TRN_OK;
 }
 
-static trn_err run_save(const job *j)
+/* Tells the step where to write, and waits for it. */
+static trn_err run_save(job *j, const char *path)
 {
-    char *full = trn_train__absolute(j->path);
-    trn_tensor *name = trn_tensor_str(full, strlen(full)), *got = NULL;
-    free(full);
+    trn_tensor *name = trn_tensor_str(path, strlen(path)), *got = NULL;
     if (!name)
         return trn_err_oom();
-    trn_err err = trn_session_run(j->session, &(trn_run){.n_feeds = 1, .feed_names = &j->s->filename_tensor, .feeds = &name, .n_fetches = 1, .fetches = &j->s->save_tensor, .out = &got});
+    trn_run run = {.n_feeds = 1, .feed_names = &j->s->filename_tensor, .feeds = &name, .n_fetches = 1, .fetches = &j->s->save_tensor, .out = &got};
+    char handle[sizeof j->handle];
+    memcpy(handle, j->handle, sizeof handle);
+    j->handle[0] = 0;
+    trn_err err = *handle ? trn_session_partial_run(j->session, handle, &run) : trn_session_run(j->session, &run);
     trn_tensor_unref(name);
     if (!err)
         trn_tensor_unref(got);
     return err;
 }
 
-static trn_err save_now(const job *j)
+/* Begins the step that saves and returns when it has the variables. A master that cannot do it gets a plain step later. */
+static void take_snapshot(job *j)
+{
+    const char *fetches[] = {j->s->snapshot_tensor, j->s->save_tensor};
+    if (!fetches[0])
+        return;
+    trn_tensor *got;
+    trn_err err = trn_session_partial_setup(j->handle, j->session, &(trn_run){.n_feeds = 1, .feed_names = &j->s->filename_tensor, .n_fetches = 2, .fetches = fetches});
+    if (!err) {
+        err = trn_session_partial_run(j->session, j->handle, &(trn_run){.n_fetches = 1, .fetches = fetches, .out = &got});
+        if (!err)
+            trn_tensor_unref(got);
+    }
+    if (err)
+        j->handle[0] = 0; /* if something is wrong with the variables, the plain step will say so */
+    trn_err_free(err);
+}
+
+static trn_err save_now(job *j)
 {
     trn_saver *s = j->s;
     TRN_TRY(trn_train__mkdirs(j->dir));
@@ -500,7 +546,10 @@ static trn_err save_now(const job *j)
         s->graph_written = false;
     }
     TRN_TRY(trn_ckpt_dir__set_aside(&s->dir, j->path, j->aside));
-    TRN_TRY(run_save(j));
+    char *full = trn_train__absolute(j->path);
+    trn_err ran = run_save(j, full);
+    free(full);
+    TRN_TRY(ran);
     if (!s->no_meta) {
         char *meta = trn_xasprintf("%s.meta", j->path);
         trn_err err = trn_train__write_file(meta, s->meta, s->n_meta);
@@ -520,9 +569,11 @@ static trn_err save_now(const job *j)
     return TRN_OK;
 }
 
-static trn_err save_job(const job *j)
+static trn_err save_job(job *j)
 {
     trn_err err = save_now(j);
+    if (*j->handle) /* no name makes the step that waits for it fail, and go */
+        trn_err_free(run_save(j, ""));
     return err ? trn_err_wrap(err, "saving %s", j->path) : TRN_OK;
 }
 
@@ -566,12 +617,15 @@ trn_err trn_saver_save_async(trn_saver *s, trn_session *session, const char *pre
 {
     job *j;
     TRN_TRY(prepare(&j, s, session, prefix, step));
+    take_snapshot(j);
     pthread_mutex_lock(&s->mu); /* `thread` is there before anybody joins it */
     int rc = pthread_create(&s->thread, NULL, save_thread, j);
     s->joinable = !rc;
     pthread_mutex_unlock(&s->mu);
     if (!rc)
         return TRN_OK;
+    if (*j->handle)
+        trn_err_free(run_save(j, ""));
     job_free(j);
     give(s);
     return trn_err_errno(rc, "a thread to save in");

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf2
 from clusters import BIN
+from google.protobuf import text_format
 
 tf = tf2.compat.v1
 TOOL = str(pathlib.Path(BIN).parent / "tests" / "interop" / "c" / "savetool")
@@ -55,6 +56,7 @@ def check_with_tensorflow(folder, values):
     assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-3")
     state = tf.train.get_checkpoint_state(str(folder))
     assert [pathlib.Path(p).name for p in state.all_model_checkpoint_paths] == ["model.ckpt-2", "model.ckpt-3"]
+    assert tf2.train.load_checkpoint(str(folder / "model.ckpt-2")).get_tensor("global_step") == 2
     reader, want = tf2.train.load_checkpoint(str(folder)), saved(values)
     assert set(reader.get_variable_to_shape_map()) == set(want)
     for name, value in want.items():
@@ -94,6 +96,8 @@ def test_on_tensorflow_servers(cluster, tmp_path):
 
 def test_import_meta_graph_of_ours(tmp_path):
     ours = tensors(tool("write", tmp_path))
+    graph = text_format.Parse((tmp_path / "graph.pbtxt").read_text(), tf.GraphDef())
+    assert {"layer/w", "save/restore_all"} <= {n.name for n in graph.node}
     ckpt = str(tmp_path / "model.ckpt-3")
     with tf.Graph().as_default() as g, tf.Session() as sess:
         saver = tf.train.import_meta_graph(ckpt + ".meta")

@@ -262,11 +262,18 @@ static void unlock_and_serve(trn_accum *a)
     trn_wait_end_all(&ready);
 }
 
+/* Dropped without a word to whoever sent it; /metrics tells. */
+static trn_err late(void)
+{
+    trn_counter_add(trn_metric_counter("stale_gradients_total", "Gradients of steps that were over, dropped by accumulators"), 1);
+    return TRN_OK;
+}
+
 trn_err trn_accum_apply(trn_accum *a, int64_t local_step, const trn_tensor *grad)
 {
     TRN_TRY(trn_accum_check(a, grad->dtype, false));
     trn_lock(&a->mu);
-    trn_err err = local_step < a->global_step ? TRN_OK : add_dense(a, grad);
+    trn_err err = local_step < a->global_step ? late() : add_dense(a, grad);
     unlock_and_serve(a);
     return err;
 }
@@ -374,7 +381,7 @@ trn_err trn_accum_apply_sparse(trn_accum *a, int64_t local_step, const trn_tenso
 {
     TRN_TRY(trn_accum_check(a, values->dtype, true));
     trn_lock(&a->mu);
-    trn_err err = local_step < a->global_step ? TRN_OK : add_sparse(a, indices, values, shape);
+    trn_err err = local_step < a->global_step ? late() : add_sparse(a, indices, values, shape);
     unlock_and_serve(a);
     return err;
 }

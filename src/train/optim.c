@@ -385,7 +385,7 @@ static void mark(readers *r, trn_builder *b, const trn_grad_var *gv, int n)
 /* Opens a control scope. */
 static void after_readers(const readers *r, trn_builder *b, const trn_variable *v)
 {
-    trn_out *wait = trn_builder_alloc(b, (size_t)(r->n + 1) * sizeof *wait);
+    trn_out *wait = trn_xalloc((size_t)(r->n + 1) * sizeof *wait);
     int n = 0;
     for (int i = 0; i < r->n; i++) {
         const trn_gnode *nd = b->g->node[i];
@@ -396,6 +396,7 @@ static void after_readers(const readers *r, trn_builder *b, const trn_variable *
             wait[n++] = (trn_out){i, -1};
     }
     trn_control_scope(b, wait, n);
+    free(wait);
 }
 
 static trn_out update(trn_optimizer *o, trn_variable *v, trn_grad g)

@@ -325,6 +325,35 @@ static void test_minimize(void **st)
     trn_builder_free(b);
 }
 
+/* Numbers go where the variable is, in its dtype, from float as TensorFlow's do. */
+static void test_dtypes(void **st)
+{
+    for (int k = 0; k < 3; k++) {
+        trn_dtype t = (trn_dtype[]){TRN_DOUBLE, TRN_HALF, TRN_BFLOAT16}[k];
+        empty_containers();
+        trn_builder *b = trn_builder_new();
+        trn_variable *v = trn_variable_new(b, "w", trn_fill(b, t, trn_shape_vector(3), 1), 0);
+        trn_out g = trn_fill(b, t, trn_shape_vector(3), 0.5), step[2];
+        trn_out wide = trn_node_add(b, "Cast", &v->value, 1, (trn_attr[]){trn_at_type("DstT", TRN_FLOAT)}, 1);
+        trn_optimizer *o = trn_adam(b, trn_const_f32(b, 0.125f), 0.5f, 0.5f, 1e-3f);
+        step[0] = trn_apply_gradients(o, &(trn_grad_var){{g, TRN_NONE, TRN_NONE}, v}, 1, NULL);
+        trn_out lr = trn_exponential_decay(b, 0.25f, trn_global_step(b), 1, 1, false);
+        step[1] = trn_apply_gradients(trn_sgd(b, lr), &(trn_grad_var){{g, TRN_NONE, TRN_NONE}, v}, 1, NULL);
+        trn_out init = trn_variables_init(b, TRN_VARS_GLOBAL);
+        trn_session *s = open_with(b);
+        run(b, s, init);
+        run(b, s, step[0]); /* the first step of Adam is the rate, but for epsilon */
+        run(b, s, step[1]);
+        trn_tensor *w = fetch(b, s, wide);
+        double got = (double)((const float *)trn_tensor_data(w))[2], want = 1 - 0.125 - 0.125;
+        trn_tensor_unref(w);
+        if (fabs(got - want) > 0.01)
+            fail_msg("%s: %g, should be %g", trn_dtype_name(t), got, want);
+        trn_err_free(trn_session_close(s));
+        trn_builder_free(b);
+    }
+}
+
 static void expect_error(trn_builder *b, const char *part)
 {
     trn_err err = trn_builder_check(b);
@@ -597,7 +626,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense_resource), cmocka_unit_test(test_sparse_resource), cmocka_unit_test(test_dense_ref), cmocka_unit_test(test_sparse_ref),
-        cmocka_unit_test(test_minimize), cmocka_unit_test(test_errors), cmocka_unit_test(test_schedules), cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_minimize), cmocka_unit_test(test_dtypes), cmocka_unit_test(test_errors), cmocka_unit_test(test_schedules), cmocka_unit_test(test_clip),
         cmocka_unit_test(test_setter), cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -44,11 +44,11 @@ static trn_optimizer *optimizer(trn_builder *b, const char *name)
         return trn_momentum(b, lr, 0.9f, false);
     if (!strcmp(name, "nesterov"))
         return trn_momentum(b, lr, 0.9f, true);
-    if (!strcmp(name, "adagrad"))
+    if (!strncmp(name, "adagrad_pieces", 14) || !strcmp(name, "adagrad"))
         return trn_adagrad(b, lr, 0.1f);
     if (!strcmp(name, "adadelta"))
         return trn_adadelta(b, trn_const_f32(b, 1), 0.95f, 1e-4f);
-    if (!strcmp(name, "adam"))
+    if (!strcmp(name, "adam_pieces") || !strcmp(name, "adam"))
         return trn_adam(b, lr, 0.9f, 0.999f, 1e-8f);
     if (!strcmp(name, "rmsprop"))
         return trn_rmsprop(b, trn_const_f32(b, 0.01f), 0.9f, 0.5f, 1e-10f, false);
@@ -78,16 +78,28 @@ static trn_optimizer *optimizer(trn_builder *b, const char *name)
     exit(2);
 }
 
+/* Rows offset[0] … of the pattern. */
+static trn_out piece(void *arg, trn_builder *b, trn_dtype dtype, const trn_shape *shape, const trn_shape *full, const int64_t *offset)
+{
+    return trn_const(b, pattern(2, shape->dim, 7, 3 + 7 * (int)offset[0] * DIM, 11, 0.1f));
+}
+
 static int curve(const char *name, bool ref, const char *path)
 {
     trn_builder *b = trn_builder_new();
     trn_use_ref_variables(b, ref);
     trn_global_step(b);
-    trn_variable *emb = trn_variable_new(b, "model/emb", trn_const(b, pattern(2, (int64_t[]){ROWS, DIM}, 7, 3, 11, 0.1f)), 0);
+    bool pieces = strstr(name, "pieces");
+    trn_partitioned *cut = NULL;
+    trn_variable *emb = NULL;
+    if (pieces)
+        cut = trn_partitioned_variable(b, "model/emb", TRN_FLOAT, trn_shape_of(2, (int64_t)ROWS, (int64_t)DIM), trn_fixed_partitioner(4, 0), piece, NULL, 0);
+    else
+        emb = trn_variable_new(b, "model/emb", trn_const(b, pattern(2, (int64_t[]){ROWS, DIM}, 7, 3, 11, 0.1f)), 0);
     trn_variable *w = trn_variable_new(b, "model/w", trn_const(b, pattern(2, (int64_t[]){DIM, OUT}, 5, 1, 13, 0.1f)), 0);
     trn_variable *bias = trn_variable_new(b, "bias", trn_const(b, pattern(1, (int64_t[]){OUT}, 3, 2, 7, 0.05f)), 0);
     trn_out ids = trn_placeholder(b, "ids", TRN_INT32, trn_shape_vector(BATCH)), y = trn_placeholder(b, "y", TRN_FLOAT, trn_shape_of(2, (int64_t)BATCH, (int64_t)OUT));
-    trn_out h = trn_op_mat_mul(b, trn_embedding_lookup_pieces(b, &emb, 1, ids, TRN_MOD), w->value, NULL);
+    trn_out h = trn_op_mat_mul(b, trn_embedding_lookup_pieces(b, cut ? cut->parts : &emb, cut ? cut->n : 1, ids, TRN_DIV), w->value, NULL);
     h = trn_op_tanh(b, trn_op_bias_add(b, h, bias->value, NULL));
     trn_out d = trn_op_squared_difference(b, h, y);
     trn_out loss = trn_node_add(trn_named(b, "loss"), "Mean", TRN_OUTS(d, trn_const_i32s(b, (int32_t[]){0, 1}, 2)), NULL, 0);

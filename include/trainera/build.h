@@ -62,8 +62,8 @@ typedef struct trn_funcs { const trn_func_ref *at; int n; } trn_funcs;
 #define TRN_FUNCS(...) ((trn_funcs){(const trn_func_ref[]){__VA_ARGS__}, (int)(sizeof((const trn_func_ref[]){__VA_ARGS__}) / sizeof(trn_func_ref))})
 #define TRN_OUTS(...) (const trn_out[]){__VA_ARGS__}, (int)(sizeof((const trn_out[]){__VA_ARGS__}) / sizeof(trn_out))
 
-TRN_API trn_builder *trn_builder_new(void);
-TRN_API void trn_builder_free(TRN_OWN trn_builder *b);
+TRN_API trn_builder *trn_builder_new(void); /* an empty graph to build in, until */
+TRN_API void trn_builder_free(TRN_OWN trn_builder *b); /* which also ends what it handed out */
 /* The first error, as a copy for the caller; NULL: all calls were fine, and all scopes are closed. */
 TRN_API trn_err trn_builder_check(const trn_builder *b) TRN_MUST_USE;
 TRN_API bool trn_builder_ok(const trn_builder *b);
@@ -185,7 +185,7 @@ TRN_API trn_variable *trn_global_step(trn_builder *b);                         /
 
 /* ---- collections ("summaries", "losses", "update_ops", …): what the parts of a program leave for each other ---------- */
 
-TRN_API void trn_collect(trn_builder *b, const char *collection, trn_out o);
+TRN_API void trn_collect(trn_builder *b, const char *collection, trn_out o); /* made on first use */
 TRN_API const trn_out *trn_collection(int *n, const trn_builder *b, const char *collection);
 /* A value of any kind by key, for modules that keep something per builder. */
 TRN_API void trn_builder_put(trn_builder *b, const char *key, void *value);

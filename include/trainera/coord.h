@@ -50,6 +50,7 @@ typedef struct trn_coord_opts {
     size_t config_len;
 } trn_coord_opts;
 
+/* Opens a session for every worker and runs the initialisers. */
 TRN_API trn_err trn_coord_open(trn_coord **out, const trn_coord_opts *opts) TRN_MUST_USE;
 /* Queues a step; waits while the queue is full. The run is copied (feeds are referenced); .out, .metadata are not used: fetch them from the future.
  * future NULL: nobody asks for its results. */

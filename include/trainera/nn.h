@@ -29,6 +29,7 @@ TRN_API void trn_set_seed(trn_builder *b, int64_t seed);
 /* For layers of your own: the attrs "seed" and "seed2" of the next random op. */
 TRN_API void trn_next_seeds(int64_t out[2], trn_builder *b, trn_maybe_int own);
 
+/* Random tensors; seed {0}: from the seeds of graph and op, as tf.compat.v1.random. */
 TRN_API trn_out trn_random_uniform(trn_builder *b, trn_dtype dtype, trn_shape shape, double low, double high, trn_maybe_int seed);
 TRN_API trn_out trn_random_normal(trn_builder *b, trn_dtype dtype, trn_shape shape, double mean, double stddev, trn_maybe_int seed);
 TRN_API trn_out trn_truncated_normal(trn_builder *b, trn_dtype dtype, trn_shape shape, double mean, double stddev, trn_maybe_int seed);
@@ -63,6 +64,7 @@ typedef struct trn_init {
     void *arg;
 } trn_init;
 
+/* All the same; of a distribution. */
 static inline trn_init trn_init_constant(double v) { return (trn_init){.kind = TRN_INIT_CONSTANT, .a = v}; }
 static inline trn_init trn_init_zeros(void) { return trn_init_constant(0); }
 static inline trn_init trn_init_ones(void) { return trn_init_constant(1); }
@@ -91,6 +93,7 @@ TRN_API trn_variable *trn_get_variable(trn_builder *b, const char *name, trn_dty
 /* ---- activations: any function of this type; NULL in an opts struct is none ------------------------------------------- */
 
 typedef trn_out (*trn_activation)(trn_builder *b, trn_out x);
+/* The op of the same name, unless said. */
 TRN_API trn_out trn_relu(trn_builder *b, trn_out x);
 TRN_API trn_out trn_relu6(trn_builder *b, trn_out x);
 TRN_API trn_out trn_leaky_relu(trn_builder *b, trn_out x); /* slope 0.2 below zero */
@@ -152,6 +155,7 @@ TRN_API trn_out trn_depthwise_conv2d(trn_builder *b, trn_out x, int64_t height, 
 TRN_API trn_out trn_separable_conv2d(trn_builder *b, trn_out x, int64_t filters, int64_t height, int64_t width, const trn_conv_opts *opts);
 TRN_API trn_out trn_conv2d_transpose(trn_builder *b, trn_out x, int64_t filters, int64_t height, int64_t width, const trn_conv_opts *opts);
 
+/* Square windows of NHWC images; global: over the whole image. */
 TRN_API trn_out trn_max_pool2d(trn_builder *b, trn_out x, int64_t size, int64_t stride, trn_padding padding);
 TRN_API trn_out trn_avg_pool2d(trn_builder *b, trn_out x, int64_t size, int64_t stride, trn_padding padding);
 TRN_API trn_out trn_global_avg_pool2d(trn_builder *b, trn_out x); /* [batch, channels] */

@@ -134,7 +134,7 @@ struct trn_kctx {
     trn_step *step;
 };
 
-#define TRN_IN(k, i) ((const trn_tensor *)(k)->in[i].t)
+#define TRN_IN(k, i) ((const trn_tensor *)(k)->in[i].t) /* input i, borrowed */
 static inline const trn_tensor *trn_in(const trn_kctx *k, int i) { return k->in[i].t; }
 /* First flat input of a named argument and how many it has, for N*T and list(type) arguments. */
 TRN_API int trn_in_arg(const trn_kctx *k, const char *arg, int *count);

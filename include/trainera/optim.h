@@ -87,6 +87,7 @@ TRN_API trn_out trn_warm_up(trn_builder *b, trn_out lr, trn_variable *global_ste
 
 /* ---- clipping ------------------------------------------------------------------------------------------------------ */
 
+/* Elements limited to the range from low to high. */
 TRN_API trn_out trn_clip_by_value(trn_builder *b, trn_out x, trn_out low, trn_out high);
 TRN_API trn_out trn_clip_by_norm(trn_builder *b, trn_out x, trn_out norm);         /* scaled so that its L2 norm is `norm` at most */
 TRN_API trn_out trn_clip_by_average_norm(trn_builder *b, trn_out x, trn_out norm); /* the same for norm / number of elements */

@@ -51,7 +51,7 @@ typedef trn_error *trn_err;
 #define TRN_OK ((trn_err)0)
 
 TRN_API trn_err trn_errorf(trn_code code, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE
-    __attribute__((returns_nonnull));
+    __attribute__((returns_nonnull)); /* a new error; the message as by printf */
 /* Puts `context` behind the message: "… | context". */
 TRN_API trn_err trn_err_wrap(TRN_OWN trn_err err, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE;
 TRN_API trn_err trn_err_copy(const trn_error *err) TRN_MUST_USE;

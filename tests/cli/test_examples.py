@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""The examples as a reader would run them: alone, as a launched job, against plain servers; what they print is looked at."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = os.environ["TRAINERA_BIN"]
+EXAMPLES = pathlib.Path(os.environ["TRAINERA_EXAMPLES"])
+ENV = {**os.environ, "TRAINERA_LOG": "warn"}
+ENV.pop("TF_CONFIG", None)
+
+
+def run(*argv, cwd=None, timeout=120):
+    done = subprocess.run([str(a) for a in argv], cwd=cwd, env=ENV, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class Examples(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+
+    def test_hooks(self):
+        out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "hooks")
+        self.assertEqual(len(re.findall(r"steps here, best loss 0\.0000", out)), 2, out)
+
+    def test_coordinator_with_a_worker_that_dies(self):
+        ports = self.free_ports(4)
+        spec = {"ps_hosts": f"localhost:{ports[0]}", "worker_hosts": ",".join(f"localhost:{p}" for p in ports[1:])}
+        flags = [f"--{k}={v}" for k, v in spec.items()]
+        servers = [subprocess.Popen([BIN, "serve", *flags, f"--job_name={j}", f"--task_index={i}"], env=ENV, stderr=subprocess.DEVNULL) for j, i in [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]]
+        try:
+            c = subprocess.Popen([EXAMPLES / "coordinator", *flags, "--steps=3000"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            time.sleep(0.5)
+            servers[2].send_signal(signal.SIGKILL)
+            out, err = c.communicate(timeout=120)
+            self.assertEqual(c.returncode, 0, out + err)
+            w = [float(x) for x in re.search(r"w = (\S+) (\S+) (\S+) (\S+),", out).groups()]
+            for got, want in zip(w, (1, 2, 3, 4)):
+                self.assertAlmostEqual(got, want, delta=0.05)
+        finally:
+            for s in servers:
+                s.kill()
+                s.wait()
+
+    @staticmethod
+    def free_ports(n):
+        import socket
+
+        socks = [socket.socket() for _ in range(n)]
+        for s in socks:
+            s.bind(("127.0.0.1", 0))
+        ports = [s.getsockname()[1] for s in socks]
+        for s in socks:
+            s.close()
+        return ports
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=1))

@@ -1,7 +1,7 @@
 /* A coordinator: one program hands steps to whichever worker is free; workers and ps are plain servers.
  *
  *     trainera local --ps 1 --workers 3 &                                       prints the cluster spec
- *     coordinator --ps_hosts=localhost:45001 --worker_hosts=localhost:45002,localhost:45003,localhost:45004
+ *     coordinator --job_name=coordinator --ps_hosts=localhost:45001 --worker_hosts=localhost:45002,localhost:45003,localhost:45004
  *
  * A step whose worker dies is run again on another one; a worker that comes back is used again. docs/examples/coordinator.md */
 #include <trainera/trainera.h>
@@ -73,7 +73,7 @@ static trn_err coordinate(const trn_cluster *cluster, trn_builder *b)
 
 int main(int argc, char **argv)
 {
-    trn_role me;
+    trn_role me = {0};
     trn_builder *b = trn_builder_new();
     trn_err err = trn_flags_cluster(&me, argc, argv, flags);
     if (!err && !me.cluster)

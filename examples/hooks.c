@@ -86,7 +86,7 @@ static trn_err work(trn_server *server, const trn_role *me)
 
 int main(int argc, char **argv)
 {
-    trn_role me;
+    trn_role me = {0};
     trn_server *server = NULL;
     trn_err err = trn_flags_cluster(&me, argc, argv, NULL);
     if (!err && me.cluster)

@@ -1,6 +1,6 @@
 /* Monitored sessions: a training loop that initialises or restores, waits for the others, recovers from lost tasks and ends in order.
  *
- *     trn_role me;
+ *     trn_role me = {0};
  *     trn_err err = trn_flags_cluster(&me, argc, argv, NULL);      // --ps_hosts --worker_hosts --job_name --task_index, or TF_CONFIG
  *     if (!err) err = trn_server_create(&server, me.cluster, me.job, me.task);
  *     …                                                           // a ps: trn_ps_wait_done(server, NULL), and that is all it does

@@ -25,7 +25,7 @@ static void cluster_table(trn_flag out[N_CLUSTER_FLAGS + 1], cluster_flags *f)
         {"ps_hosts", TRN_FLAG_STR, &f->ps_hosts, "host:port,… of the parameter servers, task 0 first; the same list on every task"},
         {"worker_hosts", TRN_FLAG_STR, &f->worker_hosts, "host:port,… of the workers"},
         {"chief_hosts", TRN_FLAG_STR, &f->chief_hosts, "host:port of the chief, where it is no worker; else worker 0 is the chief"},
-        {"job_name", TRN_FLAG_STR, &f->job_name, "which of them this process is: ps, worker or chief"},
+        {"job_name", TRN_FLAG_STR, &f->job_name, "which of them this process is: ps, worker or chief; or coordinator, which needs no address"},
         {"task_index", TRN_FLAG_INT, &f->task_index, "its number in that list"},
         {"tf_config", TRN_FLAG_STR, &f->tf_config, "all of the above as TF_CONFIG has it: a file, or the JSON text itself; left out: the environment's TF_CONFIG"},
         {"help", TRN_FLAG_BOOL, &f->help, "this text"},
@@ -237,6 +237,12 @@ static trn_err from_config(trn_cluster **out, const char *text_or_file)
     return err;
 }
 
+/* A coordinator serves nothing, so it needs no address: it may be no member of the cluster. */
+static bool is_outside(const trn_cluster *c, const char *job)
+{
+    return job && !strcmp(job, "coordinator") && !trn_cluster_job_find(c, job);
+}
+
 static trn_err from_hosts(trn_cluster **out, const cluster_flags *f)
 {
     trn_cluster_builder b = {0};
@@ -255,6 +261,10 @@ static trn_err from_hosts(trn_cluster **out, const cluster_flags *f)
     }
     trn_cluster *c;
     TRN_TRY(trn_cluster_builder_finish(&c, &b));
+    if (is_outside(c, f->job_name)) {
+        *out = c;
+        return TRN_OK;
+    }
     err = trn_cluster_as(out, c, f->job_name, (int32_t)(f->task_index < 0 ? 0 : f->task_index));
     trn_cluster_unref(c);
     return err;
@@ -266,8 +276,12 @@ static int tasks_of(const trn_cluster *c, const char *job)
     return j ? j->n_tasks : 0;
 }
 
-static trn_err fill(trn_role *out, TRN_OWN trn_cluster *c)
+static trn_err fill(trn_role *out, TRN_OWN trn_cluster *c, const char *job_flag)
 {
+    if (is_outside(c, job_flag)) {
+        *out = (trn_role){.cluster = c, .job = "coordinator", .is_coordinator = true, .n_ps = tasks_of(c, "ps"), .n_workers = tasks_of(c, "worker")};
+        return TRN_OK;
+    }
     trn_role r = {.cluster = c, .task = c->own_task};
     if (!c->own_job || strlen(c->own_job) >= sizeof r.job) {
         trn_err err = c->own_job ? trn_errorf(TRN_INVALID_ARGUMENT, "the name of job %s is too long", c->own_job)
@@ -309,7 +323,7 @@ trn_err trn_flags_cluster(trn_role *out, int argc, char **argv, const trn_flag *
         TRN_TRY(from_hosts(&c, &f));
     } else if (f.tf_config || (env && *env)) {
         TRN_TRY(from_config(&c, f.tf_config ? f.tf_config : env));
-        if (f.job_name || f.task_index >= 0) { /* flags win */
+        if (!is_outside(c, f.job_name) && (f.job_name || f.task_index >= 0)) { /* flags win */
             trn_cluster *me;
             trn_err err = trn_cluster_as(&me, c, f.job_name ? f.job_name : c->own_job,
                                          f.task_index >= 0 ? (int32_t)f.task_index : f.job_name ? 0 : c->own_task);
@@ -324,7 +338,7 @@ trn_err trn_flags_cluster(trn_role *out, int argc, char **argv, const trn_flag *
         *out = (trn_role){.is_chief = true, .n_workers = 1};
         return TRN_OK;
     }
-    TRN_TRY(fill(out, c));
+    TRN_TRY(fill(out, c, f.job_name));
     char who[80];
     snprintf(who, sizeof who, "%s/%d", out->job, out->task);
     trn_log_set_task(who);

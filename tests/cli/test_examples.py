@@ -37,7 +37,7 @@ class Examples(unittest.TestCase):
         flags = [f"--{k}={v}" for k, v in spec.items()]
         servers = [subprocess.Popen([BIN, "serve", *flags, f"--job_name={j}", f"--task_index={i}"], env=ENV, stderr=subprocess.DEVNULL) for j, i in [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]]
         try:
-            c = subprocess.Popen([EXAMPLES / "coordinator", *flags, "--steps=3000"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            c = subprocess.Popen([EXAMPLES / "coordinator", "--job_name=coordinator", *flags, "--steps=3000"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             time.sleep(0.5)
             servers[2].send_signal(signal.SIGKILL)
             out, err = c.communicate(timeout=120)

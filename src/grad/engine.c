@@ -298,24 +298,45 @@ static void backward(trn_grad_ctx *c)
         by_text(c, r);
 }
 
+/* The nodes that the ys need, inputs first, with those marked that need an x. */
+static int prepare(int **order, walk *w, const trn_out *ys, int n_ys)
+{
+    const trn_ghost *h = w->h;
+    int n = h->end - h->first;
+    w->at = trn_arena_alloc(w->tmp, ((size_t)n + 1) * sizeof *w->at);
+    *order = trn_arena_alloc(w->tmp, ((size_t)n + 1) * sizeof **order);
+    for (int i = 0; i < w->n_xs; i++)
+        if (inside(w, w->xs[i].node))
+            info_of(w, w->xs[i].node)->has_x = true;
+    for (int i = 0; i < w->n_stop; i++)
+        if (inside(w, w->stop[i].node))
+            info_of(w, w->stop[i].node)->has_stop = true;
+    int k = inputs_first(*order, w, ys, n_ys);
+    for (int i = 0; i < k; i++) {
+        int id = (*order)[i];
+        const trn_node *nd = h->node(h->arg, id);
+        for (int j = 0; j < nd->n_in && !info_of(w, id)->reached; j++)
+            info_of(w, id)->reached = wanted(w, h->input(h->arg, id, j));
+    }
+    return k;
+}
+
+int trn_grad__between(int **out, trn_ghost *h, trn_arena *tmp, const char *op, const trn_out *xs, int n_xs, const trn_out *ys, int n_ys)
+{
+    walk w = {.h = h, .tmp = tmp, .xs = xs, .n_xs = n_xs};
+    int *order, n = 0, k = prepare(&order, &w, ys, n_ys);
+    for (int i = 0; i < k; i++)
+        if (info_of(&w, order[i])->reached && strcmp(h->node(h->arg, order[i])->op, op) == 0)
+            order[n++] = order[i];
+    *out = order;
+    return n;
+}
+
 void trn_grad__run(trn_grad *dx, trn_ghost *h, trn_arena *tmp, const trn_out *xs, int n_xs, const trn_out *ys, const trn_grad *dys, int n_ys,
                    const trn_out *stop, int n_stop)
 {
-    int n = h->end - h->first;
-    walk w = {.h = h, .tmp = tmp, .at = trn_arena_alloc(tmp, ((size_t)n + 1) * sizeof *w.at), .xs = xs, .n_xs = n_xs, .stop = stop, .n_stop = n_stop};
-    int *order = trn_arena_alloc(tmp, ((size_t)n + 1) * sizeof *order);
-    for (int i = 0; i < n_xs; i++)
-        if (inside(&w, xs[i].node))
-            info_of(&w, xs[i].node)->has_x = true;
-    for (int i = 0; i < n_stop; i++)
-        if (inside(&w, stop[i].node))
-            info_of(&w, stop[i].node)->has_stop = true;
-    int k = inputs_first(order, &w, ys, n_ys);
-    for (int i = 0; i < k; i++) {
-        const trn_node *nd = h->node(h->arg, order[i]);
-        for (int j = 0; j < nd->n_in && !info_of(&w, order[i])->reached; j++)
-            info_of(&w, order[i])->reached = wanted(&w, h->input(h->arg, order[i], j));
-    }
+    walk w = {.h = h, .tmp = tmp, .xs = xs, .n_xs = n_xs, .stop = stop, .n_stop = n_stop};
+    int *order, k = prepare(&order, &w, ys, n_ys);
     for (int i = 0; i < n_ys; i++)
         if (wanted(&w, ys[i]))
             come(&w, ys[i], dys[i]);

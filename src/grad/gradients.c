@@ -1,7 +1,7 @@
 /* Gradients for builders: trainera/grad.h. */
 #include "grad/rows.h"
 
-#include "graph/builder.h"
+#include "graph/function.h"
 
 typedef struct host {
     trn_builder *b;
@@ -76,6 +76,9 @@ void trn_gradients(trn_grad *out, trn_builder *b, const trn_out *ys, int n_ys, c
     trn_arena *tmp = trn_arena_new();
     host hb = {.b = b, .colocate = o->colocate};
     trn_ghost h = host_of(&hb);
+    int *exits, n_exits = trn_grad__between(&exits, &h, tmp, "Exit", xs, n_xs, ys, n_ys);
+    trn_builder__raise_loops(b, exits, n_exits);
+    h.end = trn_builder_node_count(b);
     trn_grad_ctx c = {.h = &h, .tmp = tmp, .args = &TRN_NONE, .spread = {TRN_NONE, TRN_NONE, TRN_NONE}};
     trn_grad *dys = trn_arena_alloc(tmp, ((size_t)n_ys + 1) * sizeof *dys);
     trn_name_scope(b, o->name ? o->name : "gradients");

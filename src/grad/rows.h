@@ -94,6 +94,8 @@ trn_out trn_g_like(trn_grad_ctx *c, trn_out x, trn_out like);
 /* d has the shape of x and other, broadcast: added up to that of x. */
 trn_out trn_g_sum_to(trn_grad_ctx *c, trn_out d, trn_out x, trn_out other);
 trn_out trn_g_zeros_like(trn_grad_ctx *c, trn_out x);
+/* Zeros of dtype t for the gradient of x: a tensor, or the variable behind a handle. */
+trn_out trn_g_zeros(trn_grad_ctx *c, trn_out x, trn_dtype t);
 trn_out trn_g_dense(trn_grad_ctx *c, trn_grad g);
 /* The reduction's axes as an int32 vector, none negative, and (kept) the shape of its input with ones there. */
 trn_out trn_g_kept_shape(trn_grad_ctx *c, trn_out x, trn_out axes);
@@ -103,5 +105,8 @@ bool trn_g_trainable(trn_dtype t);
 /* The engine. dx[i] is not TRN_NO_GRAD only where something came. */
 void trn_grad__run(trn_grad *dx, trn_ghost *h, trn_arena *tmp, const trn_out *xs, int n_xs, const trn_out *ys, const trn_grad *dys, int n_ys,
                    const trn_out *stop, int n_stop);
+
+/* The nodes of this op between the xs and the ys. */
+int trn_grad__between(int **out, trn_ghost *h, trn_arena *tmp, const char *op, const trn_out *xs, int n_xs, const trn_out *ys, int n_ys);
 
 #endif

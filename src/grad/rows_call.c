@@ -119,18 +119,6 @@ static trn_out dummy(trn_grad_ctx *c, trn_dtype t)
     return trn_g_const(c, v);
 }
 
-/* Zeros of the dtype of a gradient, in the shape of x: a tensor, or the variable behind a handle. */
-static trn_out zeros(trn_grad_ctx *c, trn_out x, trn_dtype t)
-{
-    if (trn_g_type(c, x) != TRN_RESOURCE)
-        return trn_g_zeros_like(c, x);
-    const trn_node *var = c->h->node(c->h->arg, x.node);
-    const trn_shape *s = is_op(var, "VarHandleOp") ? trn_attr_shape(var, "shape") : NULL;
-    trn_attr i32 = trn_attr__type("out_type", TRN_INT32);
-    trn_out shape = s && trn_shape_is_full(s) ? trn_g_ints_const(c, s->dim, s->rank) : trn_g_node(c, "VariableShape", &x, 1, &i32, 1);
-    return TRN_G(c, "Fill", shape, trn_g_num(c, t, 0));
-}
-
 static trn_attr func_attr(trn_grad_ctx *c, const char *name, const char *fn)
 {
     trn_func_ref *f = trn_arena_alloc(c->tmp, sizeof *f);
@@ -241,7 +229,7 @@ static void branches(trn_grad_ctx *c, const trn_func_ref *const *f, int n_branch
         int from = b->g->n;
         for (int i = 0; i < n; i++)
             if (t[i]) {
-                trn_fn__add_ret(&br[k].back, trn_grad_is(br[k].dx[i]) ? br[k].dx[i].values : zeros(c, br[k].body.args[i], t[i]));
+                trn_fn__add_ret(&br[k].back, trn_grad_is(br[k].dx[i]) ? br[k].dx[i].values : trn_g_zeros(c, br[k].body.args[i], t[i]));
                 n_dx += k == 0;
             }
         mark(&sd, from, b->g->n, BACK(k));
@@ -488,6 +476,24 @@ static trn_out element_shape(trn_grad_ctx *c, trn_out o)
     return s.rank < 0 ? trn_g_i32(c, -1) : trn_g_ints_const(c, s.dim, s.rank);
 }
 
+/* s fits both; true: it is wider than it was. */
+static bool widen(trn_shape *s, const trn_shape *is)
+{
+    if (s->rank < 0)
+        return false;
+    if (s->rank != is->rank) {
+        *s = trn_shape_unknown();
+        return true;
+    }
+    bool wider = false;
+    for (int d = 0; d < s->rank; d++)
+        if (s->dim[d] >= 0 && s->dim[d] != is->dim[d]) {
+            s->dim[d] = -1;
+            wider = true;
+        }
+    return wider;
+}
+
 static void loop(trn_grad_ctx *c)
 {
     trn_builder *b = c->h->b;
@@ -500,32 +506,31 @@ static void loop(trn_grad_ctx *c)
         return;
     int n = c->n->n_in, first = b->g->n;
     trn_inlined body;
-    /* What the loop says of shapes holds in every turn; what goes round unchanged is as it came. */
-    const trn_shape **shape = trn_arena_alloc(c->tmp, ((size_t)n + 1) * sizeof *shape);
+    /* What the loop says of shapes holds in every turn. Where it says nothing: what they are at first, less what the body changes. */
+    trn_shape *shape = trn_arena_alloc(c->tmp, ((size_t)n + 1) * sizeof *shape);
+    const trn_shape **at = trn_arena_alloc(c->tmp, ((size_t)n + 1) * sizeof *at);
     const trn_attr *says = trn_node_attr(c->n, "output_shapes");
-    for (int i = 0; i < n; i++)
-        shape[i] = says && says->is_list && says->n == n && says->kind == TRN_ATTR_SHAPE ? says->list[i].shape : NULL;
-    trn_builder__inline(&body, b, c->tmp, fb, shape);
-    if (!trn_g_ok(c))
-        return;
-    if (body.n_args != n || body.n_rets != n) {
-        trn_g_fail(c, trn_errorf(TRN_INVALID_ARGUMENT, "%s '%s' has %d variables, its body '%s' %d arguments and %d results", c->n->op, c->n->name, n, fb->name, body.n_args, body.n_rets));
-        return;
-    }
-    bool *fixed = trn_arena_alloc(c->tmp, (size_t)n + 1), again = false;
+    bool said = says && says->is_list && says->n == n && says->kind == TRN_ATTR_SHAPE;
     for (int i = 0; i < n; i++) {
-        fixed[i] = arg_of(c, &body, body.rets[i]) == i;
-        if (fixed[i] && !shape[i]) {
-            shape[i] = trn_out_shape(b, trn_grad_in(c, i));
-            again |= shape[i]->rank >= 0;
-        }
+        shape[i] = said ? *says->list[i].shape : *trn_out_shape(b, trn_grad_in(c, i));
+        at[i] = &shape[i];
     }
-    if (again) {
+    for (bool again = true; again;) {
+        again = false;
         trn_builder__drop(b, first);
-        trn_builder__inline(&body, b, c->tmp, fb, shape);
+        trn_builder__inline(&body, b, c->tmp, fb, at);
         if (!trn_g_ok(c))
             return;
+        if (body.n_args != n || body.n_rets != n) {
+            trn_g_fail(c, trn_errorf(TRN_INVALID_ARGUMENT, "%s '%s' has %d variables, its body '%s' %d arguments and %d results", c->n->op, c->n->name, n, fb->name, body.n_args, body.n_rets));
+            return;
+        }
+        for (int i = 0; i < n && !said; i++)
+            again |= widen(&shape[i], trn_out_shape(b, body.rets[i]));
     }
+    bool *fixed = trn_arena_alloc(c->tmp, (size_t)n + 1);
+    for (int i = 0; i < n; i++)
+        fixed[i] = arg_of(c, &body, body.rets[i]) == i;
     int mid = b->g->n;
     /* Variables that carry something of an x, and on which something with a gradient depends. */
     bool *dep = trn_arena_alloc(c->tmp, (size_t)n * (size_t)n + 1), *carries = trn_arena_alloc(c->tmp, (size_t)n + 1), *matters = trn_arena_alloc(c->tmp, (size_t)n + 1);
@@ -749,7 +754,7 @@ static void loop(trn_grad_ctx *c)
     bin[n_back++] = trn_grad_out(c, n);
     for (int i = 0; i < n && trn_g_ok(c); i++)
         if (trn_out_is(d[i]))
-            bin[n_back++] = trn_grad_is(dy[i]) ? trn_g_dense(c, dy[i]) : fixed[i] ? zeros(c, in[i], dt[i]) : trn_g_zeros_like(c, trn_grad_out(c, i));
+            bin[n_back++] = trn_grad_is(dy[i]) ? trn_g_dense(c, dy[i]) : fixed[i] ? trn_g_zeros(c, in[i], dt[i]) : trn_g_zeros_like(c, trn_grad_out(c, i));
     for (int k = 0; k < n_lists; k++)
         bin[n_back++] = trn_grad_out(c, n + 1 + k);
     for (int k = 0; k < n_fixed; k++)

@@ -29,14 +29,15 @@ static void merge(trn_grad_ctx *c)
 static void split_up(trn_grad_ctx *c)
 {
     trn_out d[2];
+    trn_dtype t = trn_g_type(c, trn_grad_dy_any(c, trn_grad_has_dy(c, 0) ? 0 : 1).values);
     for (int i = 0; i < 2; i++)
-        d[i] = trn_grad_has_dy(c, i) ? trn_grad_dy(c, i) : trn_g_zeros_like(c, trn_grad_out(c, i));
+        d[i] = trn_grad_has_dy(c, i) ? trn_grad_dy(c, i) : trn_g_zeros(c, trn_grad_out(c, i), t);
     trn_grad_set(c, 0, TRN_G(c, "Merge", d[0], d[1]));
 }
 
 static void old_loop(trn_grad_ctx *c)
 {
-    trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of a loop made of Enter, Exit and NextIteration ('%s'): only loops that are a While op have one", c->n->name));
+    trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of '%s', which lies inside of a loop: only what comes out of a loop (Exit) has one", c->n->name));
 }
 
 const trn_grad_row trn_grads_control[] = {

@@ -125,6 +125,17 @@ trn_out trn_g_like(trn_grad_ctx *c, trn_out x, trn_out like)
 
 trn_out trn_g_zeros_like(trn_grad_ctx *c, trn_out x) { return TRN_G(c, "ZerosLike", x); }
 
+trn_out trn_g_zeros(trn_grad_ctx *c, trn_out x, trn_dtype t)
+{
+    if (!trn_g_ok(c) || trn_g_type(c, x) != TRN_RESOURCE)
+        return trn_g_zeros_like(c, x);
+    const trn_node *var = c->h->node(c->h->arg, x.node);
+    const trn_shape *s = strcmp(var->op, "VarHandleOp") == 0 ? trn_attr_shape(var, "shape") : NULL;
+    trn_attr i32 = trn_attr__type("out_type", TRN_INT32);
+    trn_out shape = s && trn_shape_is_full(s) ? trn_g_ints_const(c, s->dim, s->rank) : trn_g_node(c, "VariableShape", &x, 1, &i32, 1);
+    return TRN_G(c, "Fill", shape, trn_g_num(c, t, 0));
+}
+
 static bool same(trn_out a, trn_out b) { return a.node == b.node && a.slot == b.slot; }
 
 /* Which axes of the result were spread from x; false: only a step can tell. */

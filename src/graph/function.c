@@ -78,11 +78,15 @@ static bool has_state(const trn_builder *b, const trn_gnode *nd)
     return !fd || fd->signature->is_stateful;
 }
 
+bool trn_fn__has_effect(const trn_builder *b, const trn_gnode *nd) { return has_state(b, nd) && !only_reads(nd->n.op); }
+
+void trn_fn__add_root(trn_fn *f, trn_arena *tmp, int node) { push_int(tmp, &f->roots, &f->n_roots, &f->cap_roots, node); }
+
 void trn_fn__add_effects(trn_fn *f, trn_builder *b, int first)
 {
     for (int i = first; i < b->g->n; i++)
-        if (has_state(b, b->g->node[i]) && !only_reads(b->g->node[i]->n.op))
-            push_int(f->tmp, &f->roots, &f->n_roots, &f->cap_roots, i);
+        if (trn_fn__has_effect(b, b->g->node[i]))
+            trn_fn__add_root(f, f->tmp, i);
 }
 
 static bool is_arg(const trn_fn *f, trn_edge e)

@@ -27,6 +27,8 @@ void trn_fn__add_ret(trn_fn *f, trn_out o);
 trn_out trn_fn__placeholder(trn_builder *b, trn_dtype t, const trn_shape *s);
 /* The effects of nodes [first, end of the graph): what must run even if no result needs it. */
 void trn_fn__add_effects(trn_fn *f, trn_builder *b, int first);
+bool trn_fn__has_effect(const trn_builder *b, const trn_gnode *nd);
+void trn_fn__add_root(trn_fn *f, trn_arena *tmp, int node);
 /* Finds the nodes that results and roots need. `inside(arg, node)` says which may become part of the body; what comes from others is added to the
  * arguments, but for constants up to `max_const` bytes, which are copied. */
 void trn_fn__collect(trn_fn *f, trn_builder *b, bool (*inside)(void *arg, int node), void *arg, size_t max_const);
@@ -47,6 +49,9 @@ typedef struct trn_inlined {
 void trn_builder__inline(trn_inlined *out, trn_builder *b, trn_arena *tmp, const trn_func_ref *f, const trn_shape *const *shape);
 /* Node `id` becomes another one under its name: its users keep their edges. Attrs that are not given stay. */
 void trn_builder__become(trn_builder *b, int id, const char *op, const trn_out *in, int n_in, const trn_attr *attrs, int n_attrs);
+
+/* The loops that these Exit nodes leave, and those inside them, become While ops (oldloop.c). */
+void trn_builder__raise_loops(trn_builder *b, const int *exits, int n);
 
 /* A list of types as an attr. */
 trn_attr trn_attr__types(trn_arena *a, const char *name, const trn_dtype *t, int n);

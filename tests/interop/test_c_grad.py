@@ -45,26 +45,31 @@ def dense(values, indices, shape):
     return out
 
 
+def run(graph, init, names, feed):
+    with tf.Graph().as_default() as g:
+        tf.import_graph_def(graph, name="")
+        with tf.Session(graph=g) as s:
+            s.run(init)
+            return s.run(names, feed)
+
+
 def compare(tmp_path, ys, xs, feeds=None, tol=1e-5, stop=None, sparse=None):
-    want = tf.gradients(ys, xs, stop_gradients=stop)
     flags = ["--stop=" + ",".join(t.name for t in stop)] if stop else []
     init = tf.global_variables_initializer()
+    # Ours first: TensorFlow's gradients rewrite the loops and decisions that they go through.
     graph, got = add_gradients(tmp_path, tf.get_default_graph().as_graph_def(), ys, [x_name(x) for x in xs], *flags)
+    want = tf.gradients(ys, xs, stop_gradients=stop)
     assert [g is None for g in got] == [w is None for w in want]
     if sparse is not None:
         assert [isinstance(g, tuple) for g in got] == sparse
-    fetch, theirs = [], []
-    for w, g in zip(want, got):
-        theirs.append(None if w is None else (w.values.name, w.indices.name, w.dense_shape.name) if isinstance(w, tf.IndexedSlices) else w.name)
+    theirs = [(w.values.name, w.indices.name, w.dense_shape.name) if isinstance(w, tf.IndexedSlices) else w.name for w in want if w is not None]
     feed = {k.name: v for k, v in (feeds or {}).items()}
-    with tf.Graph().as_default() as g2:
-        tf.import_graph_def(graph, name="")
-        with tf.Session(graph=g2) as s:
-            s.run(init.name)
-            for a, b in zip(*s.run([[n for n in theirs if n is not None], [n for n in got if n is not None]], feed)):
-                a, b = (dense(*t) if isinstance(t, (tuple, list)) else t for t in (a, b))
-                assert a.shape == b.shape and a.dtype == b.dtype
-                np.testing.assert_allclose(b, a, rtol=tol * 10, atol=tol * max(1, np.abs(a).max(initial=0)))
+    a_all = run(tf.get_default_graph().as_graph_def(), init.name, theirs, feed)
+    b_all = run(graph, init.name, [n for n in got if n is not None], feed)
+    for a, b in zip(a_all, b_all):
+        a, b = (dense(*t) if isinstance(t, (tuple, list)) else t for t in (a, b))
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(b, a, rtol=tol * 10, atol=tol * max(1, np.abs(a).max(initial=0)))
 
 
 def data(*shape, seed=1, lo=-1.0, hi=1.0):
@@ -234,6 +239,155 @@ def complex_numbers():
     a = var("a", 3)
     z = tf.complex(a, a * a)
     return [tf.reduce_sum(tf.real(z * tf.conj(z) * tf.exp(z)))], [a], None
+
+
+def v2(fn):
+    """Built with control flow as functional ops (If, While)."""
+    fn.v2 = True
+    return model(fn)
+
+
+def choose(flag):
+    a, b = var("a", 3), var("b", 3)
+    x = tf.constant(data(3))
+    p = tf.reduce_sum(x) > (-100.0 if flag else 100.0)
+    y, z = tf.cond(p, lambda: (tf.tanh(a * x) * tf.exp(a), a + 1.0), lambda: (tf.square(b) * a, tf.sin(x)))
+    return [tf.reduce_sum(y * z)], [a, b], None
+
+
+@v2
+def cond_true():
+    return choose(True)
+
+
+@v2
+def cond_false():
+    return choose(False)
+
+
+@model
+def old_cond_true():
+    return choose(True)
+
+
+@model
+def old_cond_false():
+    return choose(False)
+
+
+@v2
+def cond_with_lookup():
+    e = var("e", 6, 2)
+    y = tf.cond(tf.reduce_sum(e) < 100.0, lambda: tf.nn.embedding_lookup(e, [1, 1, 3]), lambda: tf.zeros([3, 2]))
+    return [tf.reduce_sum(tf.square(y))], [e], None
+
+
+def power(x, w):
+    return tf.while_loop(lambda i, h: i < 4, lambda i, h: (i + 1, tf.tanh(tf.matmul(h, w) + 0.1 * h)), [0, x])[1]
+
+
+@v2
+def while_loop():
+    w, x = var("w", 3, 3), var("x", 2, 3)
+    return [tf.reduce_sum(tf.square(power(x, w)))], [w, x], None
+
+
+@v2
+def while_of_unknown_shape():
+    w = var("w", 3, 3)
+    x = tf.placeholder(tf.float32, [None, 3])
+    return [tf.reduce_sum(tf.square(power(x, w)))], [w, x], {x: data(4, 3)}
+
+
+@v2
+def growing():
+    x = var("x", 1, 2)
+    y = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.concat([h, tf.sin(h[:1]) * tf.cast(i + 1, tf.float32)], 0)), [0, x],
+                      shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 2])])[1]
+    return [tf.reduce_sum(y * y * y)], [x], None
+
+
+@v2
+def nested_loops():
+    x, w = var("x", 3), var("w", 3)
+
+    def outer(i, h):
+        inner = tf.while_loop(lambda j, g: j < i, lambda j, g: (j + 1, tf.sin(g * w)), [0, h])[1]
+        return i + 1, tf.cond(i > 1, lambda: inner * h, lambda: inner + tf.exp(w))
+
+    return [tf.reduce_sum(tf.while_loop(lambda i, h: i < 4, outer, [0, x])[1])], [x, w], None
+
+
+@v2
+def second_order_loop():
+    w, x = var("w", 3, 3), var("x", 2, 3)
+    g = tf.gradients(tf.reduce_sum(power(x, w)), w)[0]
+    return [tf.reduce_sum(tf.square(g))], [w, x], None
+
+
+def lstm():
+    x = tf.placeholder(tf.float32, [2, 5, 3])
+    cell = tf.nn.rnn_cell.LSTMCell(4, initializer=tf.constant_initializer(0.1), state_is_tuple=True)
+    out, state = tf.nn.dynamic_rnn(cell, x, dtype=tf.float32, sequence_length=[5, 3])
+    return [tf.reduce_sum(tf.square(out)) + tf.reduce_sum(state.c)], tf.trainable_variables() + [x], {x: data(2, 5, 3)}
+
+
+@v2
+def dynamic_rnn():
+    return lstm()
+
+
+@model
+def old_dynamic_rnn():
+    return lstm()
+
+
+@model
+def old_while_loop():
+    return while_loop()
+
+
+@model
+def old_nested_loops():
+    x, w = var("x", 3), var("w", 3)
+
+    def outer(i, h):
+        return i + 1, h + tf.while_loop(lambda j, g: j < i, lambda j, g: (j + 1, tf.sin(g * w)), [0, h])[1]
+
+    return [tf.reduce_sum(tf.while_loop(lambda i, h: i < 4, outer, [0, x])[1])], [x, w], None
+
+
+@model
+def old_mapped():
+    return mapped()
+
+
+@model
+def old_growing():
+    return growing()
+
+
+@v2
+def mapped():
+    w, x = var("w", 3), tf.constant(data(4, 3))
+    y = tf.map_fn(lambda r: tf.exp(r * w), x)
+    z = tf.scan(lambda a, r: tf.tanh(a + r * w), x, initializer=tf.zeros(3))
+    return [tf.reduce_sum(tf.square(y)) + tf.reduce_sum(z)], [w], None
+
+
+@v2
+def with_function():
+    w, x = var("w", 3, 3), tf.constant(data(2, 3))
+    f = tf2.function(lambda a: (tf.nn.relu(tf.matmul(a, w)), tf.exp(a)))
+    y, z = f(x * 2.0)
+    return [tf.reduce_sum(tf.square(f(y)[0])) + tf.reduce_sum(z * y)], [w], None
+
+
+@v2
+def random_in_a_loop():
+    w = var("w", 3)
+    y = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h * w + tf.random_uniform([3], seed=5) * h), [0, w])[1]
+    return [tf.reduce_sum(y)], [w], None
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda m: m.__name__)

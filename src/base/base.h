@@ -179,6 +179,7 @@ void trn_mutex_init(trn_mutex *m, trn_lock_rank rank);
 void trn_mutex_fini(trn_mutex *m);
 void trn_lock(trn_mutex *m);
 void trn_unlock(trn_mutex *m);
+bool trn_trylock(trn_mutex *m) TRN_MUST_USE; /* for those who look in: false rather than wait */
 
 /* Counts what is still pending and keeps the error that says most: the first, or the first that does not merely follow from another. [any] */
 typedef struct trn_join {
@@ -205,6 +206,34 @@ void trn_metric_gauge_drop(void *arg); /* all gauges of that arg */
 void trn_metrics_text(trn_sb *out);    /* Prometheus text format */
 static inline void trn_counter_add(trn_counter *c, uint64_t n) { atomic_fetch_add_explicit(&c->v, n, memory_order_relaxed); }
 void trn_hist_add(trn_hist *h, uint64_t ns);
+
+/* ---- what happened lately ------------------------------------------------------------------------------------- */
+
+/* A value over time in bounded memory: means of equal spans, which double when the whole run no longer fits. Not thread-safe. */
+#define TRN_SERIES_BINS 240
+#define TRN_SERIES_FIRST_NS UINT64_C(500000000)
+typedef struct trn_series {
+    uint64_t start_ns, bin_ns; /* a caller who knows how often values come may set bin_ns first */
+    uint64_t total;            /* values ever added */
+    double last;
+    int n; /* bins begun */
+    double sum[TRN_SERIES_BINS];
+    uint64_t count[TRN_SERIES_BINS]; /* 0: nothing came in that span */
+} trn_series;
+void trn_series_add(trn_series *s, uint64_t now_ns, double v);
+
+/* Warnings and errors of this process, the last few dozen; what repeats is counted. The log notes its own. [any] */
+typedef struct trn_recent {
+    trn_log_level level;
+    uint64_t first_ns, last_ns; /* monotonic */
+    uint64_t count;
+    const char *module, *text;
+} trn_recent;
+void trn_recent_note(trn_log_level level, const char *module, const char *text, size_t n);
+void trn_recent_each(int max, void (*fn)(void *arg, const trn_recent *r), void *arg); /* the newest first; fn must be quick */
+/* Scalars that the program reports (its summaries), by tag; the first few dozen tags. [any] */
+void trn_scalar_note(const char *tag, size_t n, double v);
+void trn_scalar_each(int max, void (*fn)(void *arg, const char *tag, const trn_series *s), void *arg); /* fn must be quick */
 
 /* ---- fault points --------------------------------------------------------------------------------------------- */
 

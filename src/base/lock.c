@@ -64,6 +64,15 @@ void trn_lock(trn_mutex *m)
     note_taken(m);
 }
 
+/* Cannot deadlock, so the order does not matter; but what is taken while it is held must follow it. */
+bool trn_trylock(trn_mutex *m)
+{
+    if (pthread_mutex_trylock(&m->m) != 0)
+        return false;
+    note_taken(m);
+    return true;
+}
+
 void trn_unlock(trn_mutex *m)
 {
     note_given(m);

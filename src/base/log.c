@@ -100,6 +100,8 @@ void trn_log(trn_log_level l, const char *module, const char *fmt, ...)
     text[n + (size_t)m] = '\n';
     ssize_t ignored = write(atomic_load_explicit(&log_fd, memory_order_relaxed), text, n + (size_t)m + 1);
     (void)ignored;
+    if (l >= TRN_LOG_WARN)
+        trn_recent_note(l, module, text + n, (size_t)m);
     if (text != line)
         free(text);
     errno = saved;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "exec/run.h"
+#include "exec/waits.h"
 
 #define BUDGET 2048              /* nodes (and 256-byte pieces of input) that a loop thread runs before it hands over */
 #define EXPENSIVE_BYTES (32 << 10)
@@ -322,6 +323,7 @@ typedef struct actx {
     _Atomic int state;
     trn_err err;
     uint64_t start_ns;
+    trn_parked parked;
     trn_value out[];
 } actx;
 
@@ -329,6 +331,8 @@ typedef struct actx {
 static void end_async(work *w, actx *a)
 {
     run *r = w->r;
+    if (a->parked.listed)
+        trn_waits_del(w->p->env->waits, &a->parked);
     trn_err err = a->err ? a->err : check_outputs(a->n, a->out);
     if (TRN_UNLIKELY(r->trace != NULL))
         trace_node(r->trace, a->n, a->out, a->start_ns, trn_now_ns());
@@ -375,6 +379,11 @@ static void run_async(work *w, iter *it, const pnode *n, trn_value *in, bool dea
         a->start_ns = trn_now_ns();
     atomic_fetch_add_explicit(&r->active, 1, memory_order_relaxed);
     trn_err err = n->kernel(&a->k);
+    trn_waits *waits = n->kind == KIND_ASYNC ? w->p->env->waits : NULL;
+    if (waits && !err && atomic_load_explicit(&a->state, memory_order_acquire) != A_DONE) {
+        a->parked = (trn_parked){.node = n->node, .graph = w->p->g, .step_id = r->step.step_id};
+        trn_waits_add(waits, &a->parked);
+    }
     if (err)
         a->err = err;
     else if (atomic_exchange_explicit(&a->state, A_RETURNED, memory_order_acq_rel) != A_DONE)

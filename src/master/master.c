@@ -243,6 +243,7 @@ static trn_msession *session_new(trn_master *m)
     s->m = m;
     s->arena = trn_arena_new();
     snprintf(s->handle, sizeof s->handle, "%016" PRIx64, trn_random64());
+    s->born_ns = trn_now_ns();
     trn_mutex_init(&s->mu, TRN_RANK_SESSION);
     s->built = trn_map_new();
     s->partials = trn_map_new();
@@ -272,6 +273,7 @@ typedef struct survey {
     bool timer_on, ended;
     void (*done)(void *arg, trn_err err, struct survey *sv);
     void *arg;
+    struct survey *next, *prev; /* of the master, under its lock */
 } survey;
 
 static void survey_say(void *arg)
@@ -307,6 +309,11 @@ static void survey_free(survey *sv)
 static void survey_end(void *arg) /* [loop] */
 {
     survey *sv = arg;
+    trn_lock(&sv->m->mu);
+    *(sv->prev ? &sv->prev->next : &sv->m->surveys) = sv->next;
+    if (sv->next)
+        sv->next->prev = sv->prev;
+    trn_unlock(&sv->m->mu);
     trn_timer_stop(sv->m->loop, &sv->timer);
     trn_err err = sv->err;
     sv->err = TRN_OK;
@@ -416,7 +423,9 @@ static void survey_cancelled(void *arg)
 static void survey_start(void *arg) /* [loop] */
 {
     survey *sv = arg;
+    trn_lock(&sv->mu);
     sv->since_ns = trn_now_ns();
+    trn_unlock(&sv->mu);
     for (int i = 0; i < sv->s->n_remote; i++) {
         survey_call *c = trn_arena_alloc(sv->arena, sizeof *c);
         *c = (survey_call){sv, i};
@@ -442,6 +451,12 @@ static survey *survey_new(trn_msession *s, void (*done)(void *, trn_err, survey 
     sv->rpc = trn_arena_alloc(sv->arena, sizeof *sv->rpc * n);
     sv->done = done;
     sv->arg = arg;
+    trn_lock(&sv->m->mu);
+    sv->next = sv->m->surveys;
+    if (sv->next)
+        sv->next->prev = sv;
+    sv->m->surveys = sv;
+    trn_unlock(&sv->m->mu);
     return sv;
 }
 
@@ -845,6 +860,7 @@ trn_master *trn_master_new(trn_worker *w, trn_loop *loop, const uint8_t *config,
     m->w = w;
     m->loop = loop;
     m->arena = trn_arena_new();
+    m->step_time = trn_metric_hist("step_seconds", "Whole steps of this master's sessions, from the request to the answer");
     trn_mutex_init(&m->mu, TRN_RANK_SESSION);
     m->sessions = trn_map_new();
     if (config) {
@@ -887,6 +903,56 @@ size_t trn_master_session_count(trn_master *m)
     size_t n = trn_map_count(m->sessions);
     trn_unlock(&m->mu);
     return n;
+}
+
+size_t trn_master_look(trn_master *m, trn_session_look *out, size_t max)
+{
+    trn_msession *some[64];
+    size_t n = 0, total;
+    max = TRN_MIN(max, TRN_COUNTOF(some));
+    trn_lock(&m->mu);
+    total = trn_map_count(m->sessions);
+    const char *key;
+    size_t len;
+    void *v;
+    for (size_t it = 0; n < max && trn_map_next(m->sessions, &it, &key, &len, &v);)
+        some[n++] = trn_msession_ref(v);
+    trn_unlock(&m->mu);
+    for (size_t i = 0; i < n; i++) {
+        trn_msession *s = some[i];
+        out[i] = (trn_session_look){.born_ns = s->born_ns, .steps = atomic_load(&s->steps), .running = -1, .nodes = -1, .tasks = s->n_remote + 1};
+        memcpy(out[i].handle, s->handle, sizeof s->handle);
+        if (trn_trylock(&s->mu)) {
+            out[i].running = s->running;
+            out[i].nodes = s->graph ? s->graph->n : 0;
+            trn_unlock(&s->mu);
+        }
+        trn_msession_unref(s);
+    }
+    return total;
+}
+
+void trn_master_each_wait(trn_master *m, void (*fn)(void *, const char *, const char *, uint64_t, const char *), void *arg)
+{
+    trn_lock(&m->mu);
+    for (survey *sv = m->surveys; sv; sv = sv->next) {
+        for (int i = 0; i < sv->s->n_remote; i++) {
+            trn_lock(&sv->mu);
+            bool waits = sv->since_ns && !sv->answered[i];
+            trn_unlock(&sv->mu);
+            if (!waits)
+                continue;
+            char state[160];
+            const remote_task *t = &sv->s->remote[i];
+            fn(arg, t->task, t->address, sv->since_ns, trn_channel_state_text(t->channel, state, sizeof state));
+        }
+    }
+    trn_unlock(&m->mu);
+}
+
+const trn_hist *trn_master_step_time(const trn_master *m)
+{
+    return m->step_time;
 }
 
 trn_pool *trn_master_pool(trn_master *m)

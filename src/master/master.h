@@ -19,6 +19,18 @@ trn_master *trn_master_new(trn_worker *w, trn_loop *loop, const uint8_t *config,
 void trn_master_stop(trn_master *m); /* cancels every step, closes every session; waits for neither */
 void trn_master_free(trn_master *m);
 size_t trn_master_session_count(trn_master *m);
+/* For the status page. [any] */
+typedef struct trn_session_look {
+    char handle[17];
+    uint64_t born_ns, steps;
+    int running; /* steps; -1: busy, ask again */
+    int nodes;   /* of its graph */
+    int tasks;
+} trn_session_look;
+size_t trn_master_look(trn_master *m, trn_session_look *out, size_t max); /* fills up to max, returns how many there are */
+/* Tasks that CreateSession (or ListDevices) waits for. fn must be quick. */
+void trn_master_each_wait(trn_master *m, void (*fn)(void *arg, const char *task, const char *address, uint64_t since_ns, const char *state), void *arg);
+const trn_hist *trn_master_step_time(const trn_master *m);
 trn_pool *trn_master_pool(trn_master *m); /* for work that is too long for a loop */
 
 /* What is asked for is borrowed until done. */

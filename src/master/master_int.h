@@ -12,6 +12,8 @@ struct trn_master {
     Tensorflow__ConfigProto *defaults; /* of the server; NULL: none */
     trn_mutex mu;
     trn_map *sessions; /* handle → trn_msession */
+    struct survey *surveys; /* those who ask tasks for their devices right now */
+    trn_hist *step_time; /* of whole steps */
     bool stopped;
 };
 
@@ -56,6 +58,8 @@ typedef struct trn_msession {
     trn_map *callables;     /* id → callable */
     int64_t next_callable;
     int running;
+    uint64_t born_ns;
+    _Atomic uint64_t steps; /* run since */
     bool closed;
     struct close_job *closing; /* waits until nothing runs any more */
     trn_cancel *cancel;     /* of every step: Close, Reset, stop */

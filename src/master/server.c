@@ -8,6 +8,7 @@
 #include "eager/eager.h"
 #include "master/master.h"
 #include "master/service.h"
+#include "master/status.h"
 #include "obs/pages.h"
 #include "worker/service.h"
 #include "worker/worker_int.h"
@@ -28,6 +29,8 @@ struct trn_server {
     trn_master *master;
     trn_eager *eager;
     trn_rpc_server *rpc;
+    trn_waits *waits;
+    trn_status *status;
     int port;
     char *target;
     char **allow_paths;
@@ -132,7 +135,10 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     s->job = trn_cluster_job_find(s->cluster, job)->name;
     s->task = task;
     TRN_TRY(start_threads(s, c));
-    s->peers = trn_peers_new(s->loops, s->n_loops);
+    char *name = trn_xasprintf("%s/%d", job, task);
+    s->peers = trn_peers_new(s->loops, s->n_loops, name);
+    free(name);
+    s->waits = s->env.waits = trn_waits_new();
     s->worker = trn_worker_new(&(trn_worker_opts){s->cluster, job, task, c->n_cpu_devices, &s->env, s->peers});
     s->master = trn_master_new(s->worker, s->loops[0], c->session_config, c->session_config_len);
     TRN_TRY(trn_rpc_server_open(&s->rpc, &(trn_server_opts){.loops = s->loops, .n_loops = s->n_loops}));
@@ -142,10 +148,13 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     trn_master_serve(s->rpc, s->master);
     trn_rpc_server_route(s->rpc, &trn_page_healthz);
     trn_rpc_server_route(s->rpc, &trn_page_metrics);
+    s->status = trn_status_new(&(trn_status_opts){.worker = s->worker, .master = s->master, .waits = s->waits, .loop = s->loops[0], .job = s->worker->job, .task = task});
+    trn_status_serve(s->status, s->rpc);
     add_gauges(s);
     TRN_TRY(as_tensorflow(listen_on(s, c, me, listen_fd)));
     char *address = trn_address_join(*me->host ? me->host : "localhost", s->port);
     s->target = trn_xasprintf("grpc://%s", address);
+    trn_status_listens(s->status, address);
     free(address);
     trn_loop_post(s->loops[0], age_buffers, s);
     return TRN_OK;
@@ -228,9 +237,11 @@ void trn_server_stop(trn_server *s, uint64_t drain_ns)
     trn_peers_free(s->peers);
     for (int i = 0; i < s->n_loops; i++)
         trn_loop_close(s->loops[i]);
+    trn_status_free(s->status);
     trn_master_free(s->master);
     trn_eager_free(s->eager);
     trn_worker_free(s->worker);
+    trn_waits_free(s->waits);
     trn_cluster_unref(s->cluster);
     for (int i = 0; s->allow_paths && s->allow_paths[i]; i++)
         free(s->allow_paths[i]);

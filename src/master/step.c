@@ -17,6 +17,7 @@ typedef struct part_call {
 } part_call;
 
 struct mstep {
+    uint64_t start_ns;
     _Atomic uint32_t ref; /* one for the run, one for each thing that may still call back */
     trn_msession *s;
     built_graph *b;
@@ -136,6 +137,10 @@ static void step_over(mstep *st)
     }
     clean_up(st, err != TRN_OK);
     trn_worker *w = st->s->m->w;
+    trn_hist_add(st->s->m->step_time, trn_now_ns() - st->start_ns);
+    atomic_fetch_add_explicit(&st->s->steps, 1, memory_order_relaxed);
+    if (err && (trn_err_code(err) == TRN_UNAVAILABLE || trn_err_code(err) == TRN_DEADLINE_EXCEEDED)) /* others were noted by the part that failed */
+        trn_worker_note_error(err);
     trn_msession_end(st->s);
     st->done(st->arg, err);
     step_unref(st);
@@ -261,6 +266,7 @@ void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, vo
     trn_worker_busy_add(s->m->w, 1);
     mstep *st = trn_xalloc(sizeof *st);
     st->ref = 1;
+    st->start_ns = trn_now_ns();
     st->s = trn_msession_ref(s);
     st->b = trn_built_ref(b);
     st->done = done;

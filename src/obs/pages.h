@@ -4,6 +4,7 @@
 
 #include "wire/rpc.h"
 
+extern const trn_http_route trn_page_root;    /* the status page, which shows what /status.json says */
 extern const trn_http_route trn_page_healthz; /* "ok" */
 extern const trn_http_route trn_page_metrics; /* Prometheus text */
 

@@ -73,6 +73,7 @@ static trn_err scalar_summary(trn_kctx *k)
         trn_pbw_head(&s, SUMMARY_VALUE, (tag->len ? trn_pbw_bytes_size(VALUE_TAG, tag->len) : 0) + 5);
         add_tag(&s, VALUE_TAG, tag);
         trn_pbw_fixed32(&s, VALUE_SIMPLE, float_bits(as_float(x, i)));
+        trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, i)); /* for the status page */
     }
     return put_summary(k, &s);
 }

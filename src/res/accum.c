@@ -444,6 +444,22 @@ static void accum_describe(trn_resource *r, trn_sb *out)
     trn_unlock(&a->mu);
 }
 
+static bool accum_fill(trn_resource *r, trn_res_fill *out)
+{
+    trn_accum *a = (trn_accum *)r;
+    if (!trn_trylock(&a->mu))
+        return false;
+    int takers = 0;
+    for (const trn_wait *w = a->takers.first; w && takers < 1000; w = w->next)
+        takers++;
+    /* A taker says how many gradients it waits for. */
+    int64_t wanted = a->takers.first ? TRN_CONTAINER(a->takers.first, taker, w)->required : -1;
+    *out = (trn_res_fill){.kind = a->sparse ? "SparseConditionalAccumulator" : "ConditionalAccumulator", .count = a->sum.count, .capacity = wanted,
+                      .step = a->global_step, .takers = takers};
+    trn_unlock(&a->mu);
+    return true;
+}
+
 static void accum_clear(trn_resource *r)
 {
     trn_accum *a = (trn_accum *)r;
@@ -461,6 +477,7 @@ const trn_restype trn_accum_type = {.name = "ConditionalAccumulator",
                                     .free = accum_free,
                                     .bytes = accum_bytes,
                                     .describe = accum_describe,
+                                    .fill = accum_fill,
                                     .close = accum_clear};
 
 trn_err trn_accum_new(trn_accum **out, const char *name, trn_dtype dtype, const trn_shape *shape, bool sparse,

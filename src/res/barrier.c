@@ -257,6 +257,17 @@ static void barrier_describe(trn_resource *r, trn_sb *out)
     trn_sb_addf(out, "%" PRId64 " ready, %" PRId64 " incomplete", trn_barrier_ready(b), trn_barrier_incomplete(b));
 }
 
+static bool barrier_fill(trn_resource *r, trn_res_fill *out)
+{
+    trn_barrier *b = (trn_barrier *)r;
+    if (!trn_queue_type.fill((trn_resource *)b->ready, out) || !trn_trylock(&b->mu))
+        return false;
+    out->kind = "Barrier";
+    out->incomplete = (int64_t)trn_map_count(b->incomplete);
+    trn_unlock(&b->mu);
+    return true;
+}
+
 static void barrier_clear(trn_resource *r)
 {
     trn_barrier *b = (trn_barrier *)r;
@@ -271,6 +282,7 @@ const trn_restype trn_barrier_type = {.name = "Barrier",
                                       .free = barrier_free,
                                       .bytes = barrier_bytes,
                                       .describe = barrier_describe,
+                                      .fill = barrier_fill,
                                       .close = barrier_clear};
 
 trn_err trn_barrier_new(trn_barrier **out, const char *name, int n, const trn_dtype *types, int n_shapes,

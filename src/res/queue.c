@@ -647,9 +647,20 @@ static size_t queue_bytes(trn_resource *r)
 static int list_length(const trn_waitlist *l)
 {
     int n = 0;
-    for (const trn_wait *w = l->first; w; w = w->next)
+    for (const trn_wait *w = l->first; w && n < 1000; w = w->next)
         n++;
     return n;
+}
+
+static bool queue_fill(trn_resource *r, trn_res_fill *out)
+{
+    trn_queue *q = (trn_queue *)r;
+    if (!trn_trylock(&q->mu))
+        return false;
+    *out = (trn_res_fill){.kind = kind_name(q->kind), .count = (int64_t)q->count, .capacity = q->capacity < INT32_MAX ? q->capacity : -1, .step = -1,
+                      .putters = list_length(&q->putters), .takers = list_length(&q->takers), .closed = q->closed};
+    trn_unlock(&q->mu);
+    return true;
 }
 
 static void queue_describe(trn_resource *r, trn_sb *out)
@@ -674,7 +685,7 @@ static void queue_clear(trn_resource *r)
 }
 
 const trn_restype trn_queue_type = {
-    .name = "Queue", .handle = "tensorflow::QueueInterface", .free = queue_free, .bytes = queue_bytes, .describe = queue_describe, .close = queue_clear};
+    .name = "Queue", .handle = "tensorflow::QueueInterface", .free = queue_free, .bytes = queue_bytes, .describe = queue_describe, .fill = queue_fill, .close = queue_clear};
 
 static void *dup_bytes(const void *p, size_t n) { return n ? memcpy(trn_xalloc(n), p, n) : NULL; }
 

@@ -8,12 +8,24 @@
 #include "tensor/tensor.h"
 
 typedef struct trn_resource trn_resource;
+/* How full something is that is filled and emptied. */
+typedef struct trn_res_fill {
+    const char *kind;   /* "FIFOQueue" */
+    int64_t count;      /* elements, gradients, complete keys */
+    int64_t capacity;   /* -1: no bound */
+    int64_t incomplete; /* barriers: keys that miss a component */
+    int64_t step;       /* accumulators: their global step; else -1 */
+    int putters, takers; /* who waits (up to 1000 are counted) */
+    bool closed;
+} trn_res_fill;
+
 typedef struct trn_restype {
     const char *name; /* for messages: "Variable", "FIFOQueue"; no two types have the same */
     const char *handle; /* what a handle to one says it is ("tensorflow::Var"), so that another's is refused; NULL: not checked */
     void (*free)(trn_resource *r);
     size_t (*bytes)(trn_resource *r);                 /* memory it holds, for /metrics; NULL: 0 */
     void (*describe)(trn_resource *r, trn_sb *out);   /* one line for the status page; NULL: nothing */
+    bool (*fill)(trn_resource *r, trn_res_fill *out);     /* never waits: false when it is busy; NULL: has no fill */
     void (*close)(trn_resource *r);                   /* container is cleared: wake whoever waits; NULL: nothing to do */
 } trn_restype;
 

@@ -31,6 +31,37 @@ static void var_describe(trn_resource *r, trn_sb *out)
     trn_unlock(&v->mu);
 }
 
+void trn_var_peek(trn_var_look *out, trn_var *v)
+{
+    *out = (trn_var_look){.dtype = v->dtype, .shape = v->shape};
+    if (!trn_trylock(&v->mu)) {
+        int64_t n;
+        trn_err err = trn_shape_count(&n, &v->shape); /* not of a shape that is known in part only */
+        out->busy = out->initialised = true;
+        out->bytes = err || n < 0 ? 0 : (size_t)n * trn_dtype_size(v->dtype);
+        trn_err_free(err);
+        return;
+    }
+    const trn_tensor *t = v->value;
+    if (t) {
+        out->initialised = true;
+        out->shape = t->shape;
+        out->bytes = trn_tensor_total_bytes(t);
+        out->has_number = t->count == 1 && t->shape.rank == 0 && !v->sharing;
+        if (out->has_number && t->dtype == TRN_FLOAT)
+            out->number = (double)TRN_DATA(t, float)[0];
+        else if (out->has_number && t->dtype == TRN_DOUBLE)
+            out->number = TRN_DATA(t, double)[0];
+        else if (out->has_number && t->dtype == TRN_INT64)
+            out->number = (double)TRN_DATA(t, int64_t)[0];
+        else if (out->has_number && t->dtype == TRN_INT32)
+            out->number = (double)TRN_DATA(t, int32_t)[0];
+        else
+            out->has_number = false;
+    }
+    trn_unlock(&v->mu);
+}
+
 const trn_restype trn_refvar_type = {.name = "LegacyVar", .handle = "tensorflow::LegacyVar", .free = var_free, .bytes = var_bytes, .describe = var_describe};
 const trn_restype trn_var_type = {.name = "Var", .handle = "tensorflow::Var", .free = var_free, .bytes = var_bytes, .describe = var_describe};
 

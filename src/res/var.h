@@ -55,6 +55,16 @@ static inline void trn_var_row_unlock(trn_var *v, int64_t row)
 trn_err trn_var_read(trn_tensor **out, trn_var *v) TRN_MUST_USE;
 /* With the lock held: v->value made safe to write in place (copied when shared). */
 trn_err trn_var_writable(trn_tensor **out, trn_var *v) TRN_MUST_USE;
+/* For those who look in: never waits. While it is being updated, what was declared is told and `busy` is set. */
+typedef struct trn_var_look {
+    trn_dtype dtype;
+    trn_shape shape;
+    size_t bytes;
+    bool initialised, busy;
+    bool has_number; /* a scalar: its value */
+    double number;
+} trn_var_look;
+void trn_var_peek(trn_var_look *out, trn_var *v);
 /* Replaces the value; takes the lock and the tensor. */
 void trn_var_assign(trn_var *v, TRN_OWN trn_tensor *t);
 

@@ -45,6 +45,8 @@ struct trn_channel {
     _Atomic int users;
     trn_loop *loop;
     char *address, *host;
+    char *agent; /* NULL: the default */
+    trn_traffic *traffic;
     int port;
     uint64_t keepalive_ns; /* 0: the default */
     trn_err bad_address;
@@ -105,6 +107,7 @@ static void channel_drop(trn_channel *c)
     trn_mutex_fini(&c->mu);
     free(c->address);
     free(c->host);
+    free(c->agent);
     free(c);
 }
 
@@ -385,6 +388,9 @@ static void connected(trn_channel *c)
         attempt_failed(c, err);
         return;
     }
+    trn_conn_count_for(&l->io, c->traffic);
+    if (c->agent)
+        trn_h2_set_agent(l->io.h2, c->agent);
     atomic_fetch_add(&c->refs, 1);
     c->cur = l;
     set_state(c, READY);
@@ -635,6 +641,7 @@ trn_channel *trn_channel_new(trn_loop *loop, const char *address)
     c->loop = loop;
     c->fd = -1;
     c->address = trn_xstrdup(address);
+    c->traffic = trn_traffic_of(address, strlen(address), false);
     c->kick.fn = on_kick;
     c->kick.arg = c;
     trn_mutex_init(&c->mu, TRN_RANK_LEAF);
@@ -695,6 +702,12 @@ void trn_channel_unref(trn_channel *c)
 {
     if (c && atomic_fetch_sub(&c->users, 1) == 1)
         trn_loop_post(c->loop, shut_posted, c); /* hands the users' memory reference over */
+}
+
+void trn_channel_set_from(trn_channel *c, const char *task)
+{
+    free(c->agent);
+    c->agent = trn_xasprintf("trainera/" TRAINERA_VERSION " (%s)", task);
 }
 
 void trn_channel_set_keepalive(trn_channel *c, uint64_t ns) { c->keepalive_ns = ns; }

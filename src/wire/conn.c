@@ -44,8 +44,11 @@ static ssize_t write_socket(trn_conn *c, struct iovec *iov, int n)
     do
         k = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     while (k < 0 && errno == EINTR);
-    if (k > 0)
+    if (k > 0) {
         trn_counter_add(bytes_out, (uint64_t)k);
+        if (c->traffic)
+            atomic_fetch_add_explicit(&c->traffic->out, (uint64_t)k, memory_order_relaxed);
+    }
     return k;
 }
 
@@ -163,8 +166,11 @@ static ssize_t read_socket(trn_conn *c, struct iovec iov[2], int n)
             k = recvmsg(c->fd, &m, 0);
         }
     } while (k < 0 && errno == EINTR);
-    if (k > 0)
+    if (k > 0) {
         trn_counter_add(bytes_in, (uint64_t)k);
+        if (c->traffic)
+            atomic_fetch_add_explicit(&c->traffic->in, (uint64_t)k, memory_order_relaxed);
+    }
     return k;
 }
 
@@ -317,10 +323,20 @@ trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, u
     return TRN_OK;
 }
 
+void trn_conn_count_for(trn_conn *c, trn_traffic *t)
+{
+    if (c->traffic)
+        atomic_fetch_sub_explicit(&c->traffic->connections, 1, memory_order_relaxed);
+    if (t)
+        atomic_fetch_add_explicit(&t->connections, 1, memory_order_relaxed);
+    c->traffic = t;
+}
+
 void trn_conn_stop(trn_conn *c, const trn_error *why)
 {
     if (c->fd < 0)
         return;
+    trn_conn_count_for(c, NULL);
     trn_watch_stop(c->loop, &c->watch);
     trn_timer_stop(c->loop, &c->tick);
     close(c->fd);

@@ -9,6 +9,7 @@
 
 #include "io/net.h"
 #include "wire/h2.h"
+#include "wire/stats.h"
 
 #define TRN_CONN_KEEPALIVE_NS (UINT64_C(20) * 1000000000)
 /* gRPC's servers hang up on clients that PING more often than every five minutes while nothing else is said. */
@@ -41,12 +42,14 @@ typedef struct trn_conn {
     uint64_t header_ns;                 /* an unfinished block of headers began */
     uint64_t keepalive_ns, patience_ns; /* patience: for what begins and does not end */
     uint64_t idle_ns;                   /* raw: give up after this much silence; 0: never */
+    trn_traffic *traffic;               /* who it is counted for; NULL: nobody */
     char peer[TRN_ADDR_TEXT];
 } trn_conn;
 
 /* Takes fd; times of 0 mean the defaults. c is zeroed storage with owner, lost (and bytes) set. On failure fd is closed. */
 trn_err trn_conn_start(trn_conn *c, trn_loop *l, int fd, const trn_addr *peer, uint64_t keepalive_ns,
                        uint64_t patience_ns) TRN_MUST_USE;
+void trn_conn_count_for(trn_conn *c, trn_traffic *t); /* what went before stays where it was */
 void trn_conn_flush(trn_conn *c); /* writes now, as far as that is possible; what is left goes before the loop sleeps */
 void trn_conn_dirty(trn_conn *c); /* something was submitted: flush before the loop sleeps */
 /* Closes; every stream of the session is finished with `why`. */

@@ -38,6 +38,8 @@ struct trn_h2 {
     bool got_settings;
     bool peer_pingable;
     bool in_headers;
+    bool got_agent;
+    const char *agent;
     trn_err broken; /* found inside a callback; ends the connection */
 
     trn_stream *streams;
@@ -421,7 +423,7 @@ trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char 
         NV(":authority", authority, strlen(authority), COPY_VALUE),
         NV_STATIC("te", "trailers"),
         NV_STATIC("content-type", "application/grpc"),
-        NV_STATIC("user-agent", "trainera/" TRAINERA_VERSION),
+        NV("user-agent", h->agent, strlen(h->agent), COPY_VALUE),
     };
     size_t nvs = 7;
     if (timeout_ns)
@@ -729,6 +731,10 @@ static void request_header(trn_h2 *h, trn_stream *s, const uint8_t *name, size_t
         s->is_post = IS(v, vl, "POST");
     } else if (IS(name, nl, "content-type")) {
         s->grpc_type = is_grpc(v, vl);
+    } else if (!h->got_agent && IS(name, nl, "user-agent")) {
+        h->got_agent = true;
+        if (h->hooks->agent)
+            h->hooks->agent(h->user, (const char *)v, vl);
     } else if (IS(name, nl, "grpc-timeout")) {
         if (!trn_grpc_timeout_parse(&s->timeout_ns, (const char *)v, vl))
             set_early(s, trn_errorf(TRN_INTERNAL, "bad grpc-timeout \"%.*s\"", (int)TRN_MIN(vl, (size_t)32),
@@ -909,6 +915,7 @@ trn_err trn_h2_new(trn_h2 **out, bool server, const trn_h2_hooks *hooks, void *u
     nghttp2_option *opt = NULL;
     trn_h2 *h = trn_xalloc(sizeof *h);
     h->server = server;
+    h->agent = "trainera/" TRAINERA_VERSION;
     h->hooks = hooks;
     h->user = user;
     if (nghttp2_session_callbacks_new(&cb) != 0 || nghttp2_option_new(&opt) != 0)
@@ -988,6 +995,7 @@ bool trn_h2_alive(trn_h2 *h)
 }
 size_t trn_h2_streams(const trn_h2 *h) { return h->n_streams; }
 bool trn_h2_in_headers(const trn_h2 *h) { return h->in_headers; }
+void trn_h2_set_agent(trn_h2 *h, const char *agent) { h->agent = agent; }
 bool trn_h2_peer_pingable(const trn_h2 *h) { return h->peer_pingable || h->server; /* clients never count PINGs */ }
 void trn_h2_ping(trn_h2 *h) { nghttp2_submit_ping(h->ng, NGHTTP2_FLAG_NONE, NULL); }
 

@@ -90,6 +90,7 @@ typedef struct trn_h2_hooks {
     void (*closed)(void *user, trn_stream *s);                             /* s is no longer referred to */
     void (*goaway)(void *user, uint32_t code, const char *text, size_t n); /* the peer takes no new calls */
     void (*settings)(void *user); /* the peer's first SETTINGS: it really speaks HTTP/2 */
+    void (*agent)(void *user, const char *agent, size_t n); /* server, may be NULL: user-agent of the connection's first request */
 } trn_h2_hooks;
 
 trn_err trn_h2_new(trn_h2 **out, bool server, const trn_h2_hooks *hooks, void *user) TRN_MUST_USE;
@@ -113,6 +114,7 @@ bool trn_h2_alive(trn_h2 *h);
 size_t trn_h2_streams(const trn_h2 *h);
 /* A block of headers has begun and not ended: for the slow-header timeout. */
 bool trn_h2_in_headers(const trn_h2 *h);
+void trn_h2_set_agent(trn_h2 *h, const char *agent); /* client: user-agent of its requests; must live as long */
 bool trn_h2_peer_pingable(const trn_h2 *h); /* it said that frequent PINGs are welcome: it is one of us */
 void trn_h2_ping(trn_h2 *h);
 void trn_h2_goaway(trn_h2 *h); /* takes no new calls */

@@ -106,6 +106,7 @@ trn_loop *trn_channel_loop(const trn_channel *c);
 /* Before the first call: how long a peer with open calls may be silent before it is pinged (20 s), and again before it is given up. gRPC's
  * servers hang up on frequent pings, so peers that are not ours are pinged every five minutes at most; TCP notices dead hosts earlier. */
 void trn_channel_set_keepalive(trn_channel *c, uint64_t ns);
+void trn_channel_set_from(trn_channel *c, const char *task); /* before the first call: whom the peer counts our bytes for, "worker/0" */
 /* For messages to people: "connection refused, 3 attempts over 2.1 s". Writes into buf. [any] */
 const char *trn_channel_state_text(trn_channel *c, char *buf, size_t n);
 

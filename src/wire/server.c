@@ -284,6 +284,19 @@ static void hook_goaway(void *user, uint32_t code, const char *text, size_t n)
         TRN_INFO("rpc", "%s said GOAWAY %u \"%.*s\"", c->io.peer, code, (int)TRN_MIN(n, (size_t)100), text);
 }
 
+/* "trainera/0.1.0 (worker/0)": one of us says who it is. It is only a name on a page: nothing is allowed because of it. */
+static void hook_agent(void *user, const char *agent, size_t n)
+{
+    sconn *c = user;
+    const char *open = memchr(agent, '(', n), *end = agent + n;
+    if (n < 10 || memcmp(agent, "trainera/", 9) != 0 || !open || end[-1] != ')' || end - open < 3 || end - open > 64)
+        return;
+    for (const char *p = open + 1; p < end - 1; p++)
+        if (!(*p >= '0' && *p <= '9') && !((*p | 32) >= 'a' && (*p | 32) <= 'z') && !strchr("/_.-", *p))
+            return;
+    trn_conn_count_for(&c->io, trn_traffic_of(open + 1, (size_t)(end - open - 2), true));
+}
+
 static void hook_settings(void *user) { ((sconn *)user)->io.ready = true; }
 
 static const trn_h2_hooks hooks = {
@@ -293,6 +306,7 @@ static const trn_h2_hooks hooks = {
     .refused = hook_refused,
     .done = hook_done,
     .closed = hook_closed,
+    .agent = hook_agent,
     .goaway = hook_goaway,
     .settings = hook_settings,
 };
@@ -430,6 +444,8 @@ static void adopt(void *arg)
         atomic_fetch_sub(&sh->s->n_conns, 1);
         sconn_unref(c);
     } else {
+        const char *colon = strrchr(c->io.peer, ':'); /* every connection has another port */
+        trn_conn_count_for(&c->io, trn_traffic_of(c->io.peer, colon ? (size_t)(colon - c->io.peer) : strlen(c->io.peer), true));
         c->next = sh->conns;
         if (c->next)
             c->next->prev = c;

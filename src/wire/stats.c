@@ -79,3 +79,44 @@ trn_rpc_stats *trn_rpc_stats_client(const char *path)
     }
     return &near[i].c->s;
 }
+
+/* ---- per peer ------------------------------------------------------------------------------------------------- */
+
+#define MAX_PEERS 2048
+
+static trn_map *peers; /* "<" or ">" and the peer → trn_traffic; under mu, never freed */
+
+trn_traffic *trn_traffic_of(const char *peer, size_t n, bool inbound)
+{
+    char key[74];
+    n = TRN_MIN(n, sizeof key - 2);
+    key[0] = inbound ? '<' : '>';
+    memcpy(key + 1, peer, n);
+    pthread_mutex_lock(&mu);
+    if (!peers)
+        peers = trn_map_new();
+    trn_traffic *t = trn_map_get(peers, key, n + 1);
+    if (!t && trn_map_count(peers) >= MAX_PEERS) {
+        memcpy(key + 1, "others", n = 6);
+        t = trn_map_get(peers, key, n + 1);
+    }
+    if (!t) {
+        t = trn_xalloc(sizeof *t);
+        memcpy(t->peer, key + 1, TRN_MIN(n, sizeof t->peer - 1));
+        t->inbound = inbound;
+        trn_map_put(peers, key, n + 1, t);
+    }
+    pthread_mutex_unlock(&mu);
+    return t;
+}
+
+void trn_traffic_each(void (*fn)(void *, const trn_traffic *), void *arg)
+{
+    pthread_mutex_lock(&mu);
+    const char *key;
+    size_t n;
+    void *v;
+    for (size_t it = 0; trn_map_next(peers, &it, &key, &n, &v);)
+        fn(arg, v);
+    pthread_mutex_unlock(&mu);
+}

@@ -447,6 +447,15 @@ static void step_ran(void *arg, trn_err err)
     trn_step_run_end(r, TRN_OK);
 }
 
+void trn_worker_note_error(const trn_error *err)
+{
+    trn_code c = trn_err_code(err);
+    if (c != TRN_OUT_OF_RANGE && c != TRN_CANCELLED && !trn_err_is_derived(err)) { /* the end of the data is no news, nor is what was asked for */
+        const char *text = trn_err_msg(err);
+        trn_recent_note(TRN_LOG_ERROR, trn_code_name(c), text, strlen(text));
+    }
+}
+
 void trn_step_run_end(step_run *r, trn_err push_err)
 {
     trn_wstep *st = r->step;
@@ -462,8 +471,11 @@ void trn_step_run_end(step_run *r, trn_err push_err)
         st->cancel = NULL;
     }
     trn_unlock(&st->mu);
-    if (err) /* peers that wait for what will not come */
+    if (err) { /* peers that wait for what will not come */
         trn_wstep_abort(st, trn_err_copy(err));
+        trn_worker_note_error(err);
+    }
+    trn_hist_add(st->w->part_time, trn_now_ns() - r->start_ns);
     r->done(r->arg, err);
     trn_worker_busy_add(st->w, -1);
     trn_wstep_unref(st);
@@ -473,6 +485,7 @@ void trn_step_run_end(step_run *r, trn_err push_err)
 void trn_wstep_run(trn_wstep *st, trn_plan *p, const trn_run_opts *o, void (*done)(void *, trn_err), void *arg)
 {
     step_run *r = trn_xalloc(sizeof *r);
+    r->start_ns = trn_now_ns();
     r->step = trn_wstep_ref(st);
     r->done = done;
     r->arg = arg;

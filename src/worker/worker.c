@@ -196,6 +196,7 @@ trn_err trn_wsession_plan(trn_plan **out, trn_wsession *s, const char *handle)
 trn_worker *trn_worker_new(const trn_worker_opts *o)
 {
     trn_worker *w = trn_xalloc(sizeof *w);
+    w->part_time = trn_metric_hist("step_part_seconds", "This task's part of a step, from its start to its end");
     w->cluster = trn_cluster_ref(o->cluster);
     w->job = trn_xstrdup(o->job);
     w->task_index = o->task;
@@ -287,8 +288,10 @@ static void count_resource(void *arg, const char *container, const char *name, t
 {
     trn_worker_stats *st = arg;
     if (r->type == &trn_var_type || r->type == &trn_refvar_type) {
+        trn_var_look look; /* the page is read on a loop: it must not wait for an update of a large variable */
+        trn_var_peek(&look, (trn_var *)r);
         st->variables++;
-        st->variable_bytes += r->type->bytes ? r->type->bytes(r) : 0;
+        st->variable_bytes += look.bytes;
     }
 }
 
@@ -309,6 +312,16 @@ trn_worker_stats trn_worker_count(trn_worker *w)
     trn_unlock(&w->mu);
     trn_resmgr_each(w->resmgr, count_resource, &st);
     return st;
+}
+
+trn_resmgr *trn_worker_resmgr(trn_worker *w)
+{
+    return w->resmgr;
+}
+
+const trn_hist *trn_worker_part_time(const trn_worker *w)
+{
+    return w->part_time;
 }
 
 void trn_worker_busy_add(trn_worker *w, int n)

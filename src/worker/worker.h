@@ -91,5 +91,8 @@ bool trn_worker_busy(const trn_worker *w);
 /* ---- counters for the status page and /metrics */
 typedef struct trn_worker_stats { size_t sessions, graphs, steps, variables, variable_bytes; uint64_t steps_run; } trn_worker_stats;
 trn_worker_stats trn_worker_count(trn_worker *w);
+void trn_worker_note_error(const trn_error *err); /* among the recent errors, when it is one that somebody should look at */
+trn_resmgr *trn_worker_resmgr(trn_worker *w);     /* borrowed */
+const trn_hist *trn_worker_part_time(const trn_worker *w);
 
 #endif

@@ -50,6 +50,7 @@ struct trn_worker {
     step_shard shard[TRN_STEP_SHARDS];
     _Atomic bool stopped;
     _Atomic uint64_t steps_run;
+    trn_hist *part_time; /* from a part's start to its end */
     struct rpc_log *log;
     _Atomic int busy;
     trn_map *outboxes;          /* address → trn_outbox; live as long as the worker */
@@ -61,6 +62,7 @@ typedef struct remote_recv remote_recv;
 /* A part that runs; when it has ended, it may still wait for its pushes. */
 typedef struct step_run {
     struct step_run *next;
+    uint64_t start_ns;
     trn_wstep *step;
     trn_err err;
     void (*done)(void *, trn_err);

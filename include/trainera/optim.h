@@ -182,7 +182,8 @@ TRN_API trn_out trn_sync_stale_count(const trn_optimizer *sync);
 typedef struct trn_sync_opts {
     bool is_chief;
     int num_tokens;     /* put in at the start by the chief, beyond what is needed; 0: replicas_to_aggregate; -1: none */
-    int64_t stall_ms;   /* the chief: after so long without an update a worker is taken for lost, and its token replaced; 0: 30 s; -1: never */
+    /* After so long without an update the log says for whom everybody waits, and the chief takes a worker for lost and replaces its token; 0: 30 s; -1: never. */
+    int64_t stall_ms;
 } trn_sync_opts;
 typedef struct trn_sync trn_sync;
 /* After the model is initialised, before the first step; the chief's aggregation runs in a thread from here on. The session must stay open until stop. */

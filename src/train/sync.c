@@ -343,7 +343,7 @@ trn_out trn_sync_init_tokens(trn_optimizer *o, int num_tokens)
 struct trn_sync {
     const trn_sync_graph *g;
     trn_session *session;
-    bool chief, stopping, running, watching;
+    bool chief, stopping, running, started, watching;
     int64_t stall_ms;
     pthread_t runner, watch;
     trn_cancel *cancel;
@@ -418,37 +418,65 @@ static void *runner_main(void *arg)
     return NULL;
 }
 
-/* Nothing has moved for a while: is it for want of a token? */
-static void look(trn_sync *s, double secs)
+/* What the ps knows: tokens in the queue, gradients in the emptiest accumulator, the step. */
+typedef struct state {
+    int32_t tokens, gradients;
+    int64_t step;
+} state;
+
+static bool ask_state(state *out, trn_sync *s)
 {
     const char *names[] = {s->g->n_size, s->g->n_counts, s->g->n_step};
     trn_tensor *t[3];
-    trn_err err = trn_session_run(s->session, &(trn_run){.fetches = names, .n_fetches = 3, .out = t, .timeout_ms = 5000});
-    if (err) {
+    trn_err err = trn_session_run_until(s->session, &(trn_run){.fetches = names, .n_fetches = 3, .out = t, .timeout_ms = 5000}, s->cancel);
+    if (err) { /* whoever trains hears of it too */
         trn_err_free(err);
-        return;
+        return false;
     }
-    int32_t in_queue = *(const int32_t *)trn_tensor_data(t[0]), least = INT32_MAX;
-    int64_t step = *(const int64_t *)trn_tensor_data(t[2]);
-    const int32_t *count = trn_tensor_data(t[1]);
+    out->tokens = *(const int32_t *)trn_tensor_data(t[0]);
+    out->step = *(const int64_t *)trn_tensor_data(t[2]);
+    out->gradients = INT32_MAX;
     for (int64_t i = 0; i < trn_tensor_count(t[1]); i++)
-        if (count[i] >= 0)
-            least = TRN_MIN(least, count[i]);
+        out->gradients = TRN_MIN(out->gradients, ((const int32_t *)trn_tensor_data(t[1]))[i]);
     for (int i = 0; i < 3; i++)
         trn_tensor_unref(t[i]);
-    if (least >= s->g->aggregate && least != INT32_MAX)
+    return true;
+}
+
+/* Nothing has moved for a while: is it for want of a token? */
+static void look(trn_sync *s, double secs)
+{
+    state now;
+    if (!ask_state(&now, s) || now.gradients >= s->g->aggregate)
         return;
-    char have[32] = "too few";
-    if (least != INT32_MAX)
-        snprintf(have, sizeof have, "%d", least);
-    if (in_queue > 0)
-        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with %s of %d gradients, and no worker takes the %d tokens that are there", (long long)step, secs,
-                 have, s->g->aggregate, in_queue);
+    if (now.tokens > 0)
+        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with %d of %d gradients, and no worker takes the %d tokens that are there", (long long)now.step, secs,
+                now.gradients, s->g->aggregate, now.tokens);
     else {
-        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with %s of %d gradients; a worker seems to be lost: another gets its token", (long long)step,
-                 secs, have, s->g->aggregate);
+        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with %d of %d gradients; a worker seems to be lost: another gets its token", (long long)now.step, secs,
+                now.gradients, s->g->aggregate);
         drop(put(s->session, s->g, 1, 5000));
     }
+}
+
+/* Not the chief: only says whom everybody waits for. */
+static void look_on(trn_sync *s, state *before, double secs)
+{
+    state now;
+    if (!ask_state(&now, s))
+        return;
+    if (now.step == before->step && now.tokens == 0 && now.gradients < s->g->aggregate)
+        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with %d of %d gradients: other workers are slow or lost", (long long)now.step, secs, now.gradients,
+                s->g->aggregate);
+    else if (now.step == before->step && now.tokens == 0)
+        trn_log(TRN_LOG_WARN, "sync", "step %lld has waited %.0f s with all of its %d gradients: the chief does not take them, is it there?", (long long)now.step, secs,
+                s->g->aggregate);
+    if (now.step != before->step) {
+        pthread_mutex_lock(&s->mu);
+        s->moved_ns = trn_now_ns();
+        pthread_mutex_unlock(&s->mu);
+    }
+    *before = now;
 }
 
 static void *watch_main(void *arg)
@@ -456,8 +484,9 @@ static void *watch_main(void *arg)
     trn_sync *s = arg;
     int64_t patience = s->stall_ms;
     uint64_t seen = 0;
+    state before = {.step = -1};
     pthread_mutex_lock(&s->mu);
-    while (!s->stopping && s->running) {
+    while (!s->stopping && (s->running || !s->chief)) {
         uint64_t now = trn_now_ns(), due = s->moved_ns + (uint64_t)patience * 1000000;
         if (s->moved_ns != seen) {
             seen = s->moved_ns;
@@ -465,7 +494,10 @@ static void *watch_main(void *arg)
         } else if (now >= due) {
             double secs = (double)(now - s->moved_ns) / 1e9;
             pthread_mutex_unlock(&s->mu);
-            look(s, secs);
+            if (s->chief)
+                look(s, secs);
+            else
+                look_on(s, &before, secs);
             pthread_mutex_lock(&s->mu);
             patience = TRN_MIN(patience * 2, INT64_MAX / 4000000); /* slow is not lost: less often each time */
         } else
@@ -534,18 +566,17 @@ trn_err trn_sync_start(trn_sync **out, trn_optimizer *o, trn_session *session, c
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->cv, &attr);
     pthread_condattr_destroy(&attr);
+    s->moved_ns = trn_now_ns();
     trn_err err = begin(s, o, opts->num_tokens);
     if (!err && s->chief) {
-        s->moved_ns = trn_now_ns();
-        s->running = true;
+        s->running = s->started = true;
         if (pthread_create(&s->runner, NULL, runner_main, s)) {
-            s->running = false;
-            s->chief = false;
+            s->running = s->started = false;
             err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "sync replicas: no thread for the aggregation");
-        } else if (s->stall_ms > 0)
-            s->watching = !pthread_create(&s->watch, NULL, watch_main, s);
-    } else if (err)
-        s->chief = false; /* no threads to end */
+        }
+    }
+    if (!err && s->stall_ms > 0)
+        s->watching = !pthread_create(&s->watch, NULL, watch_main, s);
     if (err) {
         trn_sync_stop(s, false);
         return err;
@@ -571,20 +602,21 @@ void trn_sync_stop(trn_sync *s, bool clean)
     s->stopping = true;
     pthread_cond_broadcast(&s->cv);
     pthread_mutex_unlock(&s->mu);
-    if (s->chief) {
-        if (clean) { /* an update that is being made shall not be torn: it ends by itself, at the closed queue */
-            drop(run_op(s->session, s->g->n_close, 10000));
-            pthread_mutex_lock(&s->mu);
-            for (uint64_t end = trn_now_ns() + (UPDATE_MS + (uint64_t)(s->g->bytes / UPDATE_BYTES_PER_MS)) * 1000000; s->running && trn_now_ns() < end;)
-                wait_for(s, 50000000);
-            pthread_mutex_unlock(&s->mu);
-        }
-        trn_cancel_fire(s->cancel, trn_errorf(TRN_CANCELLED, "the chief ends"));
-        pthread_join(s->runner, NULL);
-        if (s->watching)
-            pthread_join(s->watch, NULL);
-    } else if (clean)
+    if (clean && !s->chief)
         drop(run_op(s->session, s->g->n_leave, 10000)); /* a queue that is closed already needs no token */
+    else if (clean) { /* an update that is being made shall not be torn: it ends by itself, at the closed queue */
+        drop(run_op(s->session, s->g->n_close, 10000));
+        pthread_mutex_lock(&s->mu);
+        uint64_t end = trn_now_ns() + (UPDATE_MS + (uint64_t)(s->g->bytes / UPDATE_BYTES_PER_MS)) * 1000000;
+        while (s->running && trn_now_ns() < end)
+            wait_for(s, 50000000);
+        pthread_mutex_unlock(&s->mu);
+    }
+    trn_cancel_fire(s->cancel, trn_errorf(TRN_CANCELLED, "this worker ends"));
+    if (s->started)
+        pthread_join(s->runner, NULL);
+    if (s->watching)
+        pthread_join(s->watch, NULL);
     trn_err_free(s->err);
     trn_cancel_unref(s->cancel);
     trn_session_unref(s->session);

@@ -10,11 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <trainera/trainera.h>
+
+#include "base/base.h"
 
 enum { WORKERS = 3 };
 static trn_server *ps, *server[WORKERS];
@@ -238,13 +241,63 @@ static void test_backup_worker(void **st)
     assert_true(w[2].stale <= w[2].steps + 1);
 }
 
+/* What is logged from begin_log on. */
+static int log_fd;
+static void begin_log(void)
+{
+    log_fd = memfd_create("log", 0);
+    assert_true(log_fd >= 0);
+    trn_log_set_fd(log_fd);
+}
+
+static bool logged(const char *what)
+{
+    char text[8192];
+    trn_log_set_fd(2);
+    ssize_t n = pread(log_fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    close(log_fd);
+    return strstr(text, what);
+}
+
 static void test_lost_worker(void **st)
 {
     clear();
+    begin_log();
     worker w[WORKERS] = {{.aggregate = 3, .last_step = 8}, {.aggregate = 3, .leave_after = 2, .die = true}, {.aggregate = 3}};
     run_all(w);
+    assert_true(logged("a worker seems to be lost"));
     assert_int_equal(w[0].global_step, 8);
     check_w(&w[0]);
+}
+
+/* Gradients are there and nobody takes them; then not even those. */
+static void test_says_for_whom_it_waits(void **st)
+{
+    for (int need = 1; need <= 2; need++) {
+        clear();
+        trn_builder *b = trn_builder_new();
+        trn_variable *w = trn_variable_new(b, "w", trn_const_f32(b, 1), 0);
+        trn_optimizer *o = trn_sync_replicas(b, trn_sgd(b, trn_const_f32(b, 0.5f)), need, need);
+        trn_out train = trn_minimize(o, trn_node_add(b, "Mul", TRN_OUTS(w->value, w->value), NULL, 0), trn_global_step(b));
+        trn_out init[] = {trn_variables_init(b, TRN_VARS_GLOBAL), trn_variables_init(b, TRN_VARS_LOCAL)};
+        const char *names[] = {trn_out_name(b, init[0]), trn_out_name(b, init[1])}, *step = trn_out_name(b, train);
+        ok(trn_builder_check(b));
+        trn_session *s;
+        trn_sync *sync;
+        ok(trn_session_open_on(&s, server[1], NULL));
+        ok(trn_session_extend_builder(s, b));
+        ok(trn_session_run(s, &(trn_run){.targets = names, .n_targets = 2}));
+        begin_log();
+        ok(trn_sync_start(&sync, o, s, &(trn_sync_opts){.stall_ms = 50}));
+        trn_err err = trn_session_run(s, &(trn_run){.targets = &step, .n_targets = 1, .timeout_ms = 250});
+        assert_int_equal(trn_err_code(err), TRN_DEADLINE_EXCEEDED);
+        trn_err_free(err);
+        trn_sync_stop(sync, true);
+        assert_true(logged(need == 1 ? "the chief does not take them" : "with 1 of 2 gradients: other workers are slow or lost"));
+        ok(trn_session_close(s));
+        trn_builder_free(b);
+    }
 }
 
 /* The session goes while the chief's thread waits in it: as after a lost task. */
@@ -316,7 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leave_early), cmocka_unit_test(test_again_on_the_same_ps), cmocka_unit_test(test_backup_worker),
-        cmocka_unit_test(test_lost_worker), cmocka_unit_test(test_session_closed_first), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lost_worker), cmocka_unit_test(test_says_for_whom_it_waits), cmocka_unit_test(test_session_closed_first), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -2,6 +2,7 @@
  *
  *     gen_ops WORDS.tsv --header ops.h
  *     gen_ops WORDS.tsv --source ops_0.c ops_1.c …
+ *     gen_ops WORDS.tsv --calls calls.h           for a test: a call of each function with plain arguments (tests/interop/c/every_op.c)
  *
  * WORDS.tsv says in a sentence what each op computes: lines `Op<TAB>words`, under headings `# Title`; the header follows its order. Ops whose name begins
  * with '_' are internal and get nothing. */
@@ -514,6 +515,82 @@ static void put_function(FILE *o, const entry *e)
     fputs("    return out_;\n}\n", o);
 }
 
+/* ---- calls for the test of all of them -------------------------------------------------------------------------- */
+
+static trn_dtype some_type(const trn_attrdef *a)
+{
+    static const trn_dtype liked[] = {TRN_FLOAT, TRN_INT32, TRN_INT64, TRN_STRING, TRN_COMPLEX64};
+    for (size_t i = 0; i < TRN_COUNTOF(liked); i++)
+        if (a->types >> liked[i] & 1)
+            return liked[i];
+    return (trn_dtype)__builtin_ctzll(a->types);
+}
+
+static int some_length(const trn_attrdef *a, int otherwise) { return a->min > otherwise ? (int)a->min : otherwise; }
+
+static void put_call_input(FILE *o, const form *f, int i)
+{
+    const trn_opdef *d = f->def;
+    const trn_argdef *a = &d->in[i];
+    int list = a->number_attr >= 0 ? a->number_attr : a->type_list_attr;
+    int n = list >= 0 ? some_length(&d->attrs[list], 1) : 1;
+    int t = a->type_attr >= 0 ? a->type_attr : a->type_list_attr;
+    fprintf(o, "    const trn_out in%d[] = {", i);
+    for (int k = 0; k < n; k++)
+        fprintf(o, "%s%s(b, %d)", k ? ", " : "", a->is_ref ? "some_ref" : "some", (int)(t >= 0 ? some_type(&d->attrs[t]) : a->type));
+    fputs("};\n", o);
+}
+
+static void put_call_value(FILE *o, const trn_attrdef *a)
+{
+    static const char *const one[] = {[TRN_ATTR_INT] = "1", [TRN_ATTR_FLOAT] = "1", [TRN_ATTR_BOOL] = "true", [TRN_ATTR_SHAPE] = "trn_shape_unknown()", [TRN_ATTR_FUNC] = "{.name = \"f\"}"};
+    static const char *const list[] = {[TRN_ATTR_INT] = "INTS", [TRN_ATTR_FLOAT] = "FLOATS", [TRN_ATTR_STRING] = "STRS", [TRN_ATTR_TYPE] = "TYPES", [TRN_ATTR_SHAPE] = "SHAPES", [TRN_ATTR_FUNC] = "FUNCS"};
+    char value[64];
+    if (a->kind == TRN_ATTR_STRING)
+        snprintf(value, sizeof value, "\"%s\"", a->n_allowed ? a->allowed[0] : "s");
+    else if (a->kind == TRN_ATTR_TYPE)
+        snprintf(value, sizeof value, "%d", (int)some_type(a));
+    else if (a->kind == TRN_ATTR_INT && !a->is_list)
+        snprintf(value, sizeof value, "%d", some_length(a, 1));
+    else
+        snprintf(value, sizeof value, "%s", a->kind == TRN_ATTR_TENSOR ? "some_tensor" : one[a->kind]);
+    if (!a->is_list) {
+        fprintf(o, a->kind == TRN_ATTR_SHAPE ? ", (trn_shape[]){%s}" : a->kind == TRN_ATTR_FUNC ? ", &(trn_func_ref)%s" : ", %s", value);
+        return;
+    }
+    fprintf(o, ", TRN_%s(", list[a->kind]);
+    for (int i = 0, n = some_length(a, a->kind == TRN_ATTR_INT ? 4 : 1); i < n; i++)
+        fprintf(o, "%s%s", i ? ", " : "", value);
+    fputc(')', o);
+}
+
+static void put_calls(FILE *o)
+{
+    fputs("/* Made by tools/gen_ops from the op rows; do not edit. */\n", o);
+    for (int e = 0; e < n_entries; e++) {
+        if (!entries[e].def)
+            continue;
+        form f;
+        form_of(&f, &entries[e]);
+        const trn_opdef *d = f.def;
+        fprintf(o, "static void call_%s(trn_builder *b)\n{\n", f.snake);
+        for (int i = 0; i < d->n_in; i++)
+            put_call_input(o, &f, i);
+        fprintf(o, "    (void)trn_op_%s(trn_named(b, \"it\")", f.snake);
+        for (int i = 0; i < d->n_in; i++)
+            fprintf(o, f.in[i].count ? ", in%d, (int)(sizeof in%d / sizeof in%d[0])" : ", in%d[0]", i, i, i);
+        for (int i = 0; i < d->n_attrs; i++)
+            if (f.attr[i] && !d->attrs[i].has_default)
+                put_call_value(o, &d->attrs[i]);
+        fprintf(o, "%s);\n}\n", f.has_opts ? ", NULL" : "");
+    }
+    fputs("static const struct {\n    const char *op;\n    void (*call)(trn_builder *b);\n} calls[] = {\n", o);
+    for (int e = 0; e < n_entries; e++)
+        if (entries[e].def)
+            fprintf(o, "    {\"%s\", call_%s},\n", entries[e].def->row->name, entries[e].snake);
+    fputs("};\n", o);
+}
+
 /* ---- words, and main ------------------------------------------------------------------------------------------- */
 
 static void add_entry(const trn_opdef *def, const char *words)
@@ -595,18 +672,18 @@ static void put_file(const char *path, const char *text, size_t n)
 
 int main(int argc, char **argv)
 {
-    if (argc < 4 || (strcmp(argv[2], "--header") && strcmp(argv[2], "--source")))
-        die("usage: gen_ops WORDS.tsv --header ops.h | --source ops_0.c …%s%s", "", "");
+    if (argc < 4 || (strcmp(argv[2], "--header") && strcmp(argv[2], "--source") && strcmp(argv[2], "--calls")))
+        die("usage: gen_ops WORDS.tsv --header ops.h | --source ops_0.c … | --calls calls.h%s%s", "", "");
     names = trn_arena_new();
     read_words(argv[1]);
-    bool header = !strcmp(argv[2], "--header");
-    int files = header ? 1 : argc - 3;
+    bool source = !strcmp(argv[2], "--source");
+    int files = source ? argc - 3 : 1;
     for (int k = 0; k < files; k++) {
         char *text;
         size_t n;
         FILE *o = open_memstream(&text, &n);
-        if (header) {
-            put_header(o);
+        if (!source) {
+            (strcmp(argv[2], "--calls") ? put_header : put_calls)(o);
         } else {
             fputs("/* Made by tools/gen_ops from the op rows; do not edit. */\n#include <trainera/ops.h>\n\n#include \"graph/op_call.h\"\n", o);
             for (int i = n_entries * k / files; i < n_entries * (k + 1) / files; i++)

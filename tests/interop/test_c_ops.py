@@ -166,3 +166,47 @@ def test_same_results(from_c, fresh):
             return out + [s.run(["var/read:0", "count:0"]), s.run(["ref:0"]), s.run(["take:0", "take:1"])]
 
     both.agree(results(fresh.target("worker")), results(""), rtol=1e-5, atol=1e-5)
+
+
+# What the plain arguments of every_op.c are not good enough for: TensorFlow looks at them while it imports, and says this.
+PICKY = {
+    "BatchToSpaceND": "block_shape must have rank 1",
+    "Einsum": "einsum equation",
+    "ParallelConcat": "must be fully defined",
+    "ParseExample": "unknown rank",
+    "ParseExampleV2": "unknown rank",
+    "ParseSequenceExample": "must match the size",
+    "ParseSequenceExampleV2": "must match the size",
+    "ParseSingleExample": "unknown rank",
+    "ParseSingleSequenceExample": "!= len(",
+    "RaggedTensorToTensor": "Unknown string",
+    "ResourceCountUpTo": "no shape/type information",
+    "SpaceToBatchND": "block_shape must have rank 1",
+}
+
+
+def test_every_function(tmp_path):
+    """Each function of trainera/ops.h makes a node that TensorFlow takes, as it was made."""
+    path = tmp_path / "every"
+    subprocess.run([C / "every_op", path], check=True, timeout=120)
+    data, at, wrong, n = path.read_bytes(), 0, [], 0
+    while at < len(data):
+        end = data.index(b"\n", at)
+        op, size = data[at:end].decode().split()
+        at = end + 1 + int(size)
+        graph = tf1.GraphDef()
+        graph.ParseFromString(data[end + 1:at])
+        n += 1
+        if op_def_registry.get(op).HasField("deprecation"):  # only graphs of that time may have it
+            graph.versions.producer = op_def_registry.get(op).deprecation.version - 1
+        try:
+            with tf1.Graph().as_default() as g:
+                tf.import_graph_def(graph, name="")
+                back = {m.name: node(m) for m in g.as_graph_def().node}
+            if back != {m.name: node(m) for m in graph.node}:
+                wrong.append(f"{op}: {back['it']} is not what was imported")
+        except ValueError as e:
+            if op not in PICKY or PICKY[op] not in str(e):
+                wrong.append(f"{op}: {str(e)[:200]}")
+    assert not wrong, f"{len(wrong)} of {n}:\n" + "\n".join(wrong)
+    assert n > 940

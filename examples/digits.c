@@ -41,7 +41,8 @@ static trn_out logits_of(trn_builder *b, trn_out images, trn_mode mode, bool reu
     x = trn_reshape(b, x, trn_shape_of(4, (int64_t)-1, (int64_t)8, (int64_t)8, (int64_t)1));
     x = trn_max_pool2d(b, trn_conv2d(trn_named(b, "conv1"), x, 32, 3, 3, &conv), 2, 2, TRN_VALID);
     x = trn_max_pool2d(b, trn_conv2d(trn_named(b, "conv2"), x, 64, 3, 3, &conv), 2, 2, TRN_VALID);
-    x = trn_dense(trn_named(b, "hidden"), trn_flatten(b, x), 128, &(trn_dense_opts){.activation = trn_relu, .reuse = reuse});
+    x = trn_flatten(b, x);
+    x = trn_dense(trn_named(b, "hidden"), x, 128, &(trn_dense_opts){.activation = trn_relu, .reuse = reuse});
     x = trn_dropout(b, x, 0.5f, mode, NULL);
     return trn_dense(trn_named(b, "logits"), x, 10, &(trn_dense_opts){.reuse = reuse});
 }
@@ -78,7 +79,7 @@ static trn_err train(const trn_role *me, trn_server *server)
     trn_out x = trn_placeholder(b, "images", TRN_FLOAT, trn_shape_of(2, (int64_t)-1, (int64_t)64));
     trn_out y = trn_placeholder(b, "labels", TRN_INT32, trn_shape_of(1, (int64_t)-1));
     trn_out loss = trn_loss_sparse_softmax(b, y, logits_of(b, x, TRN_TRAIN, false), NULL);
-    trn_out right = trn_accuracy(trn_named(b, "test_accuracy"), y, logits_of(b, x, TRN_EVAL, true));
+    trn_out right = trn_accuracy(b, y, logits_of(b, x, TRN_EVAL, true));
     trn_variable *step = trn_global_step(b);
     trn_out lr = trn_cosine_decay(b, (float)rate, step, (double)steps, 0);
     trn_out update = trn_minimize(trn_adam(b, lr, 0.9f, 0.999f, 1e-8f), loss, step);

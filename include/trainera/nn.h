@@ -3,12 +3,13 @@
  *     trn_set_seed(b, 1);
  *     trn_out h = trn_conv2d(b, images, 32, 3, 3, &(trn_conv_opts){.padding = TRN_SAME, .activation = trn_relu});
  *     h = trn_dense(b, trn_flatten(b, trn_max_pool2d(b, h, 2, 2, TRN_VALID)), 128, &(trn_dense_opts){.activation = trn_relu});
- *     trn_out logits = trn_dense(trn_named(b, "logits"), trn_dropout(b, h, 0.5f, TRN_TRAIN, NULL), 10, NULL);
+ *     h = trn_dropout(b, h, 0.5f, TRN_TRAIN, NULL);
+ *     trn_out logits = trn_dense(trn_named(b, "logits"), h, 10, NULL);
  *     trn_out loss = trn_loss_sparse_softmax(b, labels, logits, NULL);
  *
  * Rules
  * - Names of scopes and variables are those of tf.compat.v1.layers ("dense/kernel", "dense_1/bias"), so that checkpoints are exchanged both ways.
- *   trn_named before a layer gives the layer its name. Formulas and defaults are TensorFlow's too; the same seeds give the same numbers.
+ *   trn_named before a layer gives the layer its name (no other call may be among its arguments then: C does not say which is made first). Formulas and defaults are TensorFlow's too; the same seeds give the same numbers.
  * - Optional parameters are the fields of one struct, `&(trn_dense_opts){…}` or NULL. What is left out is zero, and zero is always the default.
  * - Errors stay in the builder: see build.h.
  */
@@ -196,6 +197,8 @@ typedef struct trn_embedding_opts {
 } trn_embedding_opts;
 /* Rows of "embedding/embeddings" [rows, dims] by id (int32 or int64, any shape). Its gradient touches only the rows that were read. */
 TRN_API trn_out trn_embedding(trn_builder *b, trn_out ids, int64_t rows, int64_t dims, const trn_embedding_opts *opts);
+/* Rows of any variable by id: tf.nn.embedding_lookup. Of one in pieces: trn_embedding_lookup_pieces (optim.h). */
+TRN_API trn_out trn_embedding_lookup(trn_builder *b, trn_variable *table, trn_out ids);
 
 /* ---- recurrent layers ---------------------------------------------------------------------------------------------- */
 

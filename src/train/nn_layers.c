@@ -282,11 +282,13 @@ trn_out trn_dropout(trn_builder *b, trn_out x, float rate, trn_mode mode, const 
 
 /* ---- embedding ----------------------------------------------------------------------------------------------------- */
 
-static trn_out lookup(trn_builder *b, trn_variable *table, trn_out ids)
+trn_out trn_embedding_lookup(trn_builder *b, trn_variable *table, trn_out ids)
 {
-    const char *name = "embedding_lookup";
+    const char *name = trn_take_name(b, "embedding_lookup");
+    if (!trn_builder_ok(b))
+        return TRN_NONE;
     trn_dtype t = trn_out_dtype(b, ids);
-    if (trn_builder_ok(b) && t != TRN_INT32 && t != TRN_INT64)
+    if (t != TRN_INT32 && t != TRN_INT64)
         return BAD(b, "%s: ids must be int32 or int64, not %s", table->name, trn_dtype_name(t));
     /* Straight from the table: only the rows that are asked for leave the ps. */
     if (trn_out_dtype(b, table->handle) == TRN_RESOURCE)
@@ -309,7 +311,7 @@ trn_out trn_embedding(trn_builder *b, trn_out ids, int64_t rows, int64_t dims, c
         BAD(b, "embedding: %lld rows of %lld; both must be positive", (long long)rows, (long long)dims);
     trn_variable *table = trn_nn__var(&l, "embeddings", TRN_FLOAT, trn_shape_of(2, rows, dims), o->init, trn_init_uniform(-0.05, 0.05), 0);
     if (table)
-        y = lookup(b, table, ids);
+        y = trn_embedding_lookup(b, table, ids);
     trn_nn__close(&l);
     return y;
 }

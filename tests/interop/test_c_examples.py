@@ -1,4 +1,5 @@
 """The examples in C, from one command each, alone and on clusters."""
+import json
 import os
 import pathlib
 import re
@@ -55,3 +56,47 @@ def test_digits_on_a_cluster(tmp_path):
     said = run_cluster("digits", chief_args=[f"--dir={tmp_path}"])
     assert accuracy(said) >= 97
     assert "model.ckpt-" in said
+
+
+def test_word_embeddings(tmp_path):
+    said = run("word_embeddings", f"--dir={tmp_path}", "--ask=turtle,nobodyatall")
+    assert float(re.search(r"loss: ([0-9.]+)", said).group(1)) < 4.8  # 33·log 2 = 22.9 at the start
+    assert "mock" in re.search(r"turtle: (.*)", said).group(1)
+    assert "nobodyatall: not in the text" in said
+
+
+def test_word_embeddings_on_a_cluster():
+    said = run_cluster("word_embeddings", "--steps=3000", ps=2)
+    assert float(re.search(r"loss: ([0-9.]+)", said).group(1)) < 6
+
+
+def test_char_lstm(tmp_path):
+    said = run("char_lstm", "--steps=250", "--write=100")
+    assert float(re.search(r"loss: ([0-9.]+)", said).group(1)) < 2.6
+    assert len(said) > 100 and "Alice was " in said
+
+
+def test_char_lstm_on_a_cluster():
+    assert "bits per character" in run_cluster("char_lstm", "--steps=60", "--write=20")
+
+
+def test_linear_regression(tmp_path):
+    assert re.match(r"y = (3.00|2.99|3.01) x \+ (2.00|1.99|2.01)", run("linear_regression"))
+    ports = free_ports(3)
+    cluster = {"ps": [f"localhost:{ports[0]}"], "worker": [f"localhost:{p}" for p in ports[1:]]}
+    procs = []
+    try:
+        for job, index in (("ps", 0), ("worker", 1), ("worker", 0)):
+            config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+            (tmp_path / f"{job}{index}.json").write_text(config)
+            env = ENV | ({"TF_CONFIG": config} if index else {})  # one of them from the environment
+            flags = [] if index else [f"--tf_config={tmp_path / f'{job}{index}.json'}"]
+            procs.append(subprocess.Popen([EXAMPLES / "linear_regression", *flags], stdout=subprocess.PIPE, text=True, env=env))
+        said = [p.communicate(timeout=60)[0] for p in procs]
+        assert [p.returncode for p in procs] == [0, 0, 0]
+        assert re.match(r"y = (3.0\d|2.9\d) x \+ (2.0\d|1.9\d)", said[2])
+    finally:
+        for p in procs:
+            if p.poll() is None:
+                p.kill()
+                p.communicate()

@@ -11,7 +11,7 @@ all: ## build build/trainera (the default)
 	@rm -f build.log
 	@ninja -C build -j $(JOBS)
 
-demo: all ## a local cluster with a shared counter, and what to try next
+demo: all ## a convnet learns handwritten digits on a local cluster: 1 ps + 2 workers, under a minute
 	@tools/demo
 
 check: ## the unit tests: under a minute, no TensorFlow

@@ -27,6 +27,22 @@ class Examples(unittest.TestCase):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
 
+    @unittest.skipIf(os.environ.get("SANITIZED") == "yes", "ten times as slow")
+    def test_demo(self):
+        """make demo: at least 97 % in under a minute, and nothing left running."""
+        start = time.monotonic()
+        demo = pathlib.Path(__file__).resolve().parents[2] / "tools/demo"
+        out = subprocess.run([demo], env={**ENV, "DEMO_DIR": self.dir.name, "DEMO_BUILD": str(EXAMPLES.parent)}, capture_output=True, text=True, timeout=120)
+        self.assertEqual(out.returncode, 0, out.stdout + out.stderr)
+        self.assertGreaterEqual(float(re.search(r"^test accuracy: (\d+\.\d\d) %$", out.stdout, re.M)[1]), 97.0)
+        self.assertLess(time.monotonic() - start, 60)
+        self.assertTrue((pathlib.Path(self.dir.name) / "run/checkpoint").exists())
+        for p in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(self.dir.name.encode(), p.read_bytes(), "a task was left behind")
+            except OSError:
+                pass
+
     def test_hooks(self):
         out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "hooks")
         self.assertEqual(len(re.findall(r"steps here, best loss 0\.0000", out)), 2, out)

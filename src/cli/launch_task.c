@@ -248,7 +248,12 @@ static _Noreturn void become(const child *c)
     setpgid(0, 0); /* Ctrl-C reaches the front only */
     signal(SIGTTOU, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
-    sigprocmask(SIG_SETMASK, c->mask, NULL);
+    sigset_t mask = *c->mask;
+    if (!c->file) { /* a task of ours that is told to end before it has got as far as listening for that ends in order, too */
+        sigaddset(&mask, SIGTERM);
+        sigaddset(&mask, SIGINT);
+    }
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     dup2(c->in, 0);
     dup2(c->out, 1);
     dup2(c->err, 2);

@@ -52,6 +52,7 @@ typedef struct trn_ghost {
     void (*enter)(void *arg, int id); /* what comes is for the gradient of this node; -1: for none */
     bool any_type;                    /* also of integers */
     const char *source;               /* tells apart the gradients of one array that are taken in several calls */
+    int depth;                        /* of functions inside of functions */
     int first, end;                   /* only nodes with first <= id < end count */
 } trn_ghost;
 

@@ -10,6 +10,7 @@
 #include "graph/function.h"
 
 #define MAX_BRANCHES 64
+#define MAX_DEPTH 40
 
 /* Which function each of the nodes behind the first bar goes to. */
 typedef struct sides {
@@ -96,6 +97,8 @@ static void run_engine(trn_grad *dx, trn_grad_ctx *c, int first, int mid, const 
     trn_ghost h = *c->h;
     h.first = first;
     h.end = mid;
+    if (++h.depth > MAX_DEPTH)
+        trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of %s '%s': functions are nested deeper than %d, or one calls itself", c->n->op, c->n->name, MAX_DEPTH));
     if (trn_g_ok(c))
         trn_grad__run(dx, &h, c->tmp, xs, n_xs, ys, dys, n_ys, NULL, 0);
 }

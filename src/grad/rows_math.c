@@ -221,12 +221,12 @@ static void einsum(trn_grad_ctx *c)
 {
     const char *eq = trn_attr_str(c->n, "equation"), *arrow = strstr(eq, "->"), *comma = strchr(eq, ',');
     int n = c->n->n_in;
-    if (!arrow || n > 2 || (n == 2) != (comma != NULL)) {
+    if (!arrow || n > 2 || (n == 2) != (comma && comma < arrow)) {
         trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of Einsum '%s' (node '%s')", eq, c->n->name));
         return;
     }
-    const char *end = comma ? comma : arrow;
-    char *in[2] = {labels(c, eq, (size_t)(end - eq)), comma ? labels(c, comma + 1, (size_t)(arrow - comma - 1)) : trn_arena_strdup(c->tmp, "")};
+    const char *end = n == 2 ? comma : arrow;
+    char *in[2] = {labels(c, eq, (size_t)(end - eq)), n == 2 ? labels(c, comma + 1, (size_t)(arrow - comma - 1)) : trn_arena_strdup(c->tmp, "")};
     char *out = labels(c, arrow + 2, strlen(arrow + 2));
     for (int k = 0; k < n; k++) {
         if (!trn_grad_wanted(c, k))

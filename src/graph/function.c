@@ -302,6 +302,14 @@ void trn_builder__drop(trn_builder *b, int first)
             b->shape[i] = NULL;
     }
     b->g->n = TRN_MIN(b->g->n, first);
+    for (int i = 0; i < b->n_coll; i++) { /* what a body left in a collection means nothing outside of it */
+        trn_collected *k = &b->coll[i];
+        int n = 0;
+        for (int j = 0; j < k->n; j++)
+            if (k->at[j].node < first)
+                k->at[n++] = k->at[j];
+        k->n = n;
+    }
 }
 
 static bool from_first(void *arg, int node) { return node >= *(const int *)arg; }

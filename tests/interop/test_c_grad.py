@@ -402,6 +402,30 @@ def test_against_tensorflow(build, tmp_path):
         tf.disable_control_flow_v2()
 
 
+@pytest.mark.parametrize("build", [convnet, embedding, cond_true, nested_loops, dynamic_rnn, old_dynamic_rnn, old_cond_true, mapped, with_function], ids=lambda m: m.__name__)
+def test_on_our_servers(build, fresh, tmp_path):
+    """The same gradients, worked out by a cluster of ours."""
+    if hasattr(build, "v2"):
+        tf.enable_control_flow_v2()
+    try:
+        ys, xs, feeds = build()
+    finally:
+        tf.disable_control_flow_v2()
+    init = tf.global_variables_initializer()
+    graph, got = add_gradients(tmp_path, tf.get_default_graph().as_graph_def(), ys, [x_name(x) for x in xs])
+    feed = {k.name: v for k, v in (feeds or {}).items()}
+    values = []
+    for target in ["", fresh.target("worker")]:
+        with tf.Graph().as_default() as g:
+            tf.import_graph_def(graph, name="")
+            with tf.Session(target, graph=g) as s:
+                s.run(init.name)
+                values.append(s.run([n for n in got if n is not None], feed))
+    for a, b in zip(*values):
+        a, b = (dense(*t) if isinstance(t, (tuple, list)) else t for t in (a, b))
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5 * max(1, np.abs(a).max(initial=0)))
+
+
 def test_slices_where_tensorflow_has_them(tmp_path):
     ys, xs, _ = embedding()
     compare(tmp_path, ys, xs, sparse=[True, True])

@@ -161,7 +161,8 @@ static void test_latch(void **state)
         trn_builder_free(b);
     }
     trn_builder *b = trn_builder_new();
-    add2(trn_named(b, "sum"), trn_const_f32(b, 1), TRN_NONE);
+    trn_out c = trn_const_f32(b, 1);
+    add2(trn_named(b, "sum"), c, TRN_NONE);
     expect(b, TRN_INVALID_ARGUMENT, "input 1 (y) is nothing");
     trn_builder_free(b);
     b = trn_builder_new();
@@ -228,7 +229,8 @@ static void variables(bool ref)
     assert_true(run1(s, trn_out_name(b, w->value)) == 5);
     assert_true(run1(s, trn_out_name(b, l->value)) == 7);
     /* What came since goes there too; what is there stays as it is. */
-    trn_variable_assign(trn_named(b, "reset"), v, trn_const_f32(b, 1));
+    trn_out one_f = trn_const_f32(b, 1);
+    trn_variable_assign(trn_named(b, "reset"), v, one_f);
     assert_null(trn_session_extend_builder(s, b));
     run_op(s, "reset");
     assert_true(run1(s, trn_out_name(b, v->value)) == 1);

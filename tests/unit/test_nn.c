@@ -169,7 +169,8 @@ static void test_errors(void **state)
     trn_total_loss(b);
     fails(b, "conv2d: its input must have 4 dimensions");
     b = trn_builder_new();
-    trn_dense(trn_named(b, "nobody"), trn_zeros(b, TRN_FLOAT, trn_shape_of(2, (int64_t)1, (int64_t)1)), 3, &(trn_dense_opts){.reuse = true});
+    trn_out z = trn_zeros(b, TRN_FLOAT, trn_shape_of(2, (int64_t)1, (int64_t)1));
+    trn_dense(trn_named(b, "nobody"), z, 3, &(trn_dense_opts){.reuse = true});
     fails(b, "nobody/kernel");
     b = trn_builder_new();
     trn_loss_mean_squared(b, trn_zeros(b, TRN_FLOAT, trn_shape_vector(3)), trn_zeros(b, TRN_FLOAT, trn_shape_vector(4)), NULL);

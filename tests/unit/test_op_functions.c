@@ -155,7 +155,8 @@ static void test_optional(void **state)
     attr(b, "s", "range_max", "i: 3");
 
     trn_tensor *red = trn_tensor_from(TRN_UINT8, 1, (int64_t[]){3}, (uint8_t[]){9, 8, 7});
-    trn_op_image_summary(trn_named(b, "i"), trn_const_str(b, "tag"), x, &(trn_image_summary_opts){.bad_color = red});
+    trn_out tag = trn_const_str(b, "tag");
+    trn_op_image_summary(trn_named(b, "i"), tag, x, &(trn_image_summary_opts){.bad_color = red});
     trn_tensor_unref(red);
     has(b, "i", "key: \"bad_color\" value { tensor { dtype: DT_UINT8 tensor_shape { dim { size: 3 } }");
     trn_op_tensor_summary(trn_named(b, "t"), x, &(trn_tensor_summary_opts){.labels = TRN_STRS("one", "two")});
@@ -184,7 +185,8 @@ static void test_lists(void **state)
     trn_op_dynamic_stitch(trn_named(b, "st"), TRN_OUTS(i0, i0), TRN_OUTS(x, x));
     attr(b, "st", "N", "i: 2");
 
-    trn_op_assert(trn_named(b, "as"), trn_const_bool(b, true), TRN_OUTS(zero, x), &(trn_assert_opts){.summarize = TRN_I(1)});
+    trn_out yes = trn_const_bool(b, true);
+    trn_op_assert(trn_named(b, "as"), yes, TRN_OUTS(zero, x), &(trn_assert_opts){.summarize = TRN_I(1)});
     attr(b, "as", "T", "list { type: DT_INT32 type: DT_FLOAT }");
     attr(b, "as", "summarize", "i: 1");
 
@@ -222,7 +224,8 @@ static void test_required(void **state)
     trn_out x = floats(b, "x");
     trn_op_cast(trn_named(b, "type"), x, TRN_HALF, NULL);
     attr(b, "type", "DstT", "type: DT_HALF");
-    trn_op_audio_summary(trn_named(b, "float"), trn_const_str(b, "a"), x, 8000.5f, NULL);
+    trn_out a = trn_const_str(b, "a");
+    trn_op_audio_summary(trn_named(b, "float"), a, x, 8000.5f, NULL);
     attr(b, "float", "sample_rate", "f: 8000.5");
     trn_op_bucketize(trn_named(b, "floats"), x, TRN_FLOATS(0.5f, 1.5f));
     attr(b, "floats", "boundaries", "list { f: 0.5 f: 1.5 }");
@@ -237,7 +240,8 @@ static void test_required(void **state)
                                               &(trn_func_ref){.name = "f", .n_attrs = 1, .attrs = (trn_attr[]){trn_at_type("T", TRN_FLOAT)}}, NULL);
     assert_int_equal(called.n, 2);
     has(b, "func", "key: \"f\" value { func { name: \"f\" attr { key: \"T\" value { type: DT_FLOAT } } } }");
-    trn_outs chosen = trn_op_case(trn_named(b, "funcs"), trn_const_i32(b, 0), &x, 1, TRN_TYPES(TRN_FLOAT), TRN_FUNCS({.name = "f"}, {.name = "g"}),
+    trn_out index = trn_const_i32(b, 0);
+    trn_outs chosen = trn_op_case(trn_named(b, "funcs"), index, &x, 1, TRN_TYPES(TRN_FLOAT), TRN_FUNCS({.name = "f"}, {.name = "g"}),
                                   &(trn_case_opts){.output_shapes = TRN_SHAPES(trn_shape_of(1, (int64_t)2))});
     assert_int_equal(chosen.n, 1);
     attr(b, "funcs", "branches", "list { func { name: \"f\" } func { name: \"g\" } }");

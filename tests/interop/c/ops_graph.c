@@ -47,14 +47,25 @@ static void dense(trn_builder *b)
     trn_op_pack(trn_named(b, "pack"), parts.at, parts.n, &(trn_pack_opts){.axis = 1});
     trn_op_unpack(trn_named(b, "unpack"), relu, 4, &(trn_unpack_opts){.axis = 1});
     trn_op_add_n(trn_named(b, "addn"), parts.at, parts.n);
-    trn_op_transpose(trn_named(b, "transpose"), x, ints(b, "perm", 2, (int32_t[]){1, 0}));
-    trn_out flat = trn_op_reshape(trn_named(b, "flat"), x, ints(b, "all", 1, (int32_t[]){-1}));
+    trn_out perm = ints(b, "perm", 2, (int32_t[]){1, 0});
+    trn_op_transpose(trn_named(b, "transpose"), x, perm);
+    trn_out all_v = ints(b, "all", 1, (int32_t[]){-1});
+    trn_out flat = trn_op_reshape(trn_named(b, "flat"), x, all_v);
     trn_op_expand_dims(trn_named(b, "expand"), flat, zero);
-    trn_op_squeeze(trn_named(b, "squeeze"), trn_op_expand_dims(trn_named(b, "expand2"), flat, zero), &(trn_squeeze_opts){.squeeze_dims = TRN_INTS(0)});
-    trn_op_strided_slice(trn_named(b, "slice"), x, ints(b, "begin", 1, (int32_t[]){1}), ints(b, "end", 1, (int32_t[]){3}), ints(b, "step", 1, (int32_t[]){1}), &(trn_strided_slice_opts){.end_mask = 1});
-    trn_op_gather_v2(trn_named(b, "gather"), x, ints(b, "rows", 3, (int32_t[]){3, 0, 3}), zero, NULL);
-    trn_op_one_hot(trn_named(b, "onehot"), ints(b, "hot", 2, (int32_t[]){1, 4}), number(b, "depth", trn_tensor_i32(5)), number(b, "on", trn_tensor_f32(1)),
-                   number(b, "off", trn_tensor_f32(0)), &(trn_one_hot_opts){.axis = TRN_I(0)});
+    trn_out expand2 = trn_op_expand_dims(trn_named(b, "expand2"), flat, zero);
+    trn_op_squeeze(trn_named(b, "squeeze"), expand2, &(trn_squeeze_opts){.squeeze_dims = TRN_INTS(0)});
+    trn_out begin = ints(b, "begin", 1, (int32_t[]){1});
+    trn_out end_v = ints(b, "end", 1, (int32_t[]){3});
+    trn_out step = ints(b, "step", 1, (int32_t[]){1});
+    trn_op_strided_slice(trn_named(b, "slice"), x, begin, end_v, step, &(trn_strided_slice_opts){.end_mask = 1});
+    trn_out rows = ints(b, "rows", 3, (int32_t[]){3, 0, 3});
+    trn_op_gather_v2(trn_named(b, "gather"), x, rows, zero, NULL);
+    trn_out hot = ints(b, "hot", 2, (int32_t[]){1, 4});
+    trn_out depth = number(b, "depth", trn_tensor_i32(5));
+    trn_out on_v = number(b, "on", trn_tensor_f32(1));
+    trn_out off_v = number(b, "off", trn_tensor_f32(0));
+    trn_op_one_hot(trn_named(b, "onehot"), hot, depth, on_v,
+                   off_v, &(trn_one_hot_opts){.axis = TRN_I(0)});
     trn_op_cast(trn_named(b, "cast"), x, TRN_INT64, &(trn_cast_opts){.Truncate = true});
     trn_op_bitcast(trn_named(b, "bits"), x, TRN_INT32);
     trn_op_shape(trn_named(b, "shape"), x, &(trn_shape_opts){.out_type = TRN_INT64});
@@ -63,12 +74,17 @@ static void dense(trn_builder *b)
     trn_op_cumsum(trn_named(b, "cumsum"), x, one, &(trn_cumsum_opts){.exclusive = true, .reverse = true});
     trn_op_bucketize(trn_named(b, "bucket"), x, TRN_FLOATS(-0.5f, 0.25f, 1));
     trn_op_dynamic_stitch(trn_named(b, "stitch"), TRN_OUTS(zero, one), TRN_OUTS(half, half));
-    trn_op_dynamic_partition(trn_named(b, "deal"), x, ints(b, "to", 4, (int32_t[]){0, 1, 1, 0}), 2);
-    trn_op_unique(trn_named(b, "unique"), ints(b, "some", 4, (int32_t[]){7, 8, 7, 9}), NULL);
-    trn_op_where(trn_named(b, "where"), trn_op_greater(trn_named(b, "greater"), x, half));
-    trn_op_select_v2(trn_named(b, "select"), trn_op_less(trn_named(b, "less"), x, half), x, half);
+    trn_out to_v = ints(b, "to", 4, (int32_t[]){0, 1, 1, 0});
+    trn_op_dynamic_partition(trn_named(b, "deal"), x, to_v, 2);
+    trn_out some = ints(b, "some", 4, (int32_t[]){7, 8, 7, 9});
+    trn_op_unique(trn_named(b, "unique"), some, NULL);
+    trn_out greater = trn_op_greater(trn_named(b, "greater"), x, half);
+    trn_op_where(trn_named(b, "where"), greater);
+    trn_out less = trn_op_less(trn_named(b, "less"), x, half);
+    trn_op_select_v2(trn_named(b, "select"), less, x, half);
     trn_op_einsum(trn_named(b, "einsum"), TRN_OUTS(x, x), "ij,kj->ik");
-    trn_op_clip_by_value(trn_named(b, "clip"), x, trn_op_neg(trn_named(b, "neg"), half), half);
+    trn_out neg = trn_op_neg(trn_named(b, "neg"), half);
+    trn_op_clip_by_value(trn_named(b, "clip"), x, neg, half);
     trn_op_check_numerics(trn_named(b, "check"), x, "x is bad");
     trn_shape se = trn_shape_of(2, (int64_t)-1, (int64_t)6);
     trn_op_ensure_shape(trn_named(b, "ensure"), x, &se);
@@ -89,7 +105,9 @@ static void images(trn_builder *b)
     trn_fused_batch_norm_v3_out bn = trn_op_fused_batch_norm_v3(trn_named(b, "bn"), conv, scale, offset, none, none, &(trn_fused_batch_norm_v3_opts){.epsilon = TRN_F(0.001f)});
     trn_op_bias_add(trn_named(b, "bias"), bn.y, offset, NULL);
     trn_op_lrn(trn_named(b, "lrn"), conv, &(trn_lrn_opts){.depth_radius = TRN_I(1), .bias = TRN_F(2)});
-    trn_op_space_to_depth(trn_named(b, "s2d"), trn_op_resize_nearest_neighbor(trn_named(b, "resize"), img, ints(b, "size", 2, (int32_t[]){4, 4}), NULL), 2, NULL);
+    trn_out size = ints(b, "size", 2, (int32_t[]){4, 4});
+    trn_out resize = trn_op_resize_nearest_neighbor(trn_named(b, "resize"), img, size, NULL);
+    trn_op_space_to_depth(trn_named(b, "s2d"), resize, 2, NULL);
 }
 
 static void strings(trn_builder *b)
@@ -97,9 +115,11 @@ static void strings(trn_builder *b)
     trn_out words = number(b, "words", vec(TRN_STRING, 2, (const char *[]){"a,b", "c"}));
     trn_op_string_join(trn_named(b, "join"), TRN_OUTS(words, words), &(trn_string_join_opts){.separator = "-"});
     trn_op_string_to_hash_bucket_strong(trn_named(b, "hash"), words, 100, TRN_INTS(5, 6));
-    trn_op_as_string(trn_named(b, "digits"), ints(b, "digit", 2, (int32_t[]){3, 14}), &(trn_as_string_opts){.width = TRN_I(4), .fill = "0"});
+    trn_out digit = ints(b, "digit", 2, (int32_t[]){3, 14});
+    trn_op_as_string(trn_named(b, "digits"), digit, &(trn_as_string_opts){.width = TRN_I(4), .fill = "0"});
     trn_op_string_format(trn_named(b, "format"), &words, 1, &(trn_string_format_opts){.template_ = "<%s>", .placeholder = "%s", .summarize = TRN_I(1)});
-    trn_op_decode_raw(trn_named(b, "raw"), number(b, "bytes", trn_tensor_str("abcd", 4)), TRN_UINT8, &(trn_decode_raw_opts){.little_endian = TRN_B(false)});
+    trn_out bytes = number(b, "bytes", trn_tensor_str("abcd", 4));
+    trn_op_decode_raw(trn_named(b, "raw"), bytes, TRN_UINT8, &(trn_decode_raw_opts){.little_endian = TRN_B(false)});
     trn_op_static_regex_replace(trn_named(b, "regex"), words, "[a-b]", "x", &(trn_static_regex_replace_opts){.replace_global = TRN_B(false)});
 }
 
@@ -107,15 +127,21 @@ static void state(trn_builder *b)
 {
     trn_shape s = trn_shape_of(1, (int64_t)2), scalar = trn_shape_scalar();
     trn_out var = trn_op_var_handle_op(trn_named(b, "var"), TRN_FLOAT, &s, &(trn_var_handle_op_opts){.shared_name = "var"});
-    trn_out init = trn_op_assign_variable_op(trn_named(b, "var/init"), var, number(b, "var/value", vec(TRN_FLOAT, 2, (float[]){1, 2})), NULL);
+    trn_out var_value = number(b, "var/value", vec(TRN_FLOAT, 2, (float[]){1, 2}));
+    trn_out init = trn_op_assign_variable_op(trn_named(b, "var/init"), var, var_value, NULL);
     trn_op_read_variable_op(trn_named(b, "var/read"), var, TRN_FLOAT);
-    trn_op_resource_apply_gradient_descent(trn_named(b, "train"), var, number(b, "rate", trn_tensor_f32(0.5f)), number(b, "grad", vec(TRN_FLOAT, 2, (float[]){2, 4})),
+    trn_out rate = number(b, "rate", trn_tensor_f32(0.5f));
+    trn_out grad = number(b, "grad", vec(TRN_FLOAT, 2, (float[]){2, 4}));
+    trn_op_resource_apply_gradient_descent(trn_named(b, "train"), var, rate, grad,
                                            &(trn_resource_apply_gradient_descent_opts){.use_locking = true});
     trn_out ref = trn_op_variable_v2(trn_named(b, "ref"), &scalar, TRN_INT64, NULL);
-    trn_op_assign(trn_named(b, "ref/init"), ref, number(b, "ref/value", trn_tensor_i64(7)), &(trn_assign_opts){.use_locking = TRN_B(false)});
+    trn_out ref_value = number(b, "ref/value", trn_tensor_i64(7));
+    trn_op_assign(trn_named(b, "ref/init"), ref, ref_value, &(trn_assign_opts){.use_locking = TRN_B(false)});
     trn_op_count_up_to(trn_named(b, "count"), ref, 10);
     trn_out q = trn_op_fifo_queue_v2(trn_named(b, "queue"), TRN_TYPES(TRN_FLOAT, TRN_STRING), &(trn_fifo_queue_v2_opts){.shapes = TRN_SHAPES(s, scalar), .capacity = TRN_I(8)});
-    trn_op_queue_enqueue_v2(trn_named(b, "put"), q, TRN_OUTS(number(b, "put/a", vec(TRN_FLOAT, 2, (float[]){3, 4})), number(b, "put/b", trn_tensor_str("s", 1))), NULL);
+    trn_out put_a = number(b, "put/a", vec(TRN_FLOAT, 2, (float[]){3, 4}));
+    trn_out put_b = number(b, "put/b", trn_tensor_str("s", 1));
+    trn_op_queue_enqueue_v2(trn_named(b, "put"), q, TRN_OUTS(put_a, put_b), NULL);
     trn_outs got = trn_op_queue_dequeue_v2(trn_named(b, "take"), q, TRN_TYPES(TRN_FLOAT, TRN_STRING), NULL);
     trn_op_print(trn_named(b, "print"), got.at[0], &got.at[1], 1, &(trn_print_opts){.message = "taken", .first_n = TRN_I(1)});
     trn_op_no_op(trn_named(b, "done"));

@@ -68,8 +68,10 @@ static trn_optimizer *optimizer(trn_builder *b, const char *name)
         return trn_adagrad_da(b, lr, trn_global_step(b), 0.1f, 0.0001f, 0.0002f);
     if (!strcmp(name, "sgd_decay_clip"))
         return trn_sgd(b, trn_exponential_decay(b, 0.5f, trn_global_step(b), 4, 0.7f, true));
-    if (!strcmp(name, "momentum_polynomial"))
-        return trn_momentum(trn_named(b, "Mine"), trn_polynomial_decay(b, 0.2f, trn_global_step(b), 6, 0.01f, 2, true), 0.9f, false);
+    if (!strcmp(name, "momentum_polynomial")) {
+        trn_out rate = trn_polynomial_decay(b, 0.2f, trn_global_step(b), 6, 0.01f, 2, true);
+        return trn_momentum(trn_named(b, "Mine"), rate, 0.9f, false);
+    }
     if (!strcmp(name, "sgd_cosine"))
         return trn_sgd(b, trn_cosine_decay_restarts(b, 0.5f, trn_global_step(b), 3, 2, 0.8f, 0.1f));
     if (!strcmp(name, "sgd_piecewise"))
@@ -102,7 +104,8 @@ static int curve(const char *name, bool ref, const char *path)
     trn_out h = trn_op_mat_mul(b, trn_embedding_lookup_pieces(b, cut ? cut->parts : &emb, cut ? cut->n : 1, ids, TRN_DIV), w->value, NULL);
     h = trn_op_tanh(b, trn_op_bias_add(b, h, bias->value, NULL));
     trn_out d = trn_op_squared_difference(b, h, y);
-    trn_out loss = trn_node_add(trn_named(b, "loss"), "Mean", TRN_OUTS(d, trn_const_i32s(b, (int32_t[]){0, 1}, 2)), NULL, 0);
+    trn_out axes = trn_const_i32s(b, (int32_t[]){0, 1}, 2);
+    trn_out loss = trn_node_add(trn_named(b, "loss"), "Mean", TRN_OUTS(d, axes), NULL, 0);
     trn_optimizer *o = optimizer(b, name);
     int n;
     trn_grad_var *gv = trn_compute_gradients(&n, o, loss, NULL, 0);

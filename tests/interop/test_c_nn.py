@@ -28,6 +28,8 @@ FEEDS = {
     "deep_ids": np.array([[0, 1], [2, 2]], np.int64),
     "truth": np.array([1, 0, 1, 0], np.float32),
     "guess": np.array([0.8, 0.6, 0.3, 0.1], np.float32),
+    "ids4": np.array([0, 2, 1], np.int32),
+    "words": R.randint(0, 20, (4, 5)).astype(np.int32),
     "lengths": np.array([2, 5], np.int32),
 }
 
@@ -244,3 +246,61 @@ def test_same_as_tensorflow(shared, tmp_path, model):
                 same({k: v for k, v in ours[0].items() if "orthogonal" not in k}, {k: v for k, v in theirs[0].items() if "orthogonal" not in k}, True)
         for i in (1, 2):
             same(ours[i], theirs[i], case == "dropout")
+
+
+# ---- training: the same loss curve from the same seeds
+
+
+def sparse(ids, logits):
+    return tf.losses.sparse_softmax_cross_entropy(ids, logits)
+
+
+def train_mlp():
+    h = tf.layers.dense(rows(), 32, activation=tf.nn.relu)
+    return tf.train.AdamOptimizer(0.01), sparse(feed("ids", None), tf.layers.dense(h, 3))
+
+
+def train_conv():
+    L = tf.layers
+    h = L.conv2d(image(), 8, 3, padding="same", activation=tf.nn.relu, kernel_regularizer=tf2.keras.regularizers.l2(0.001))
+    h = L.dense(L.flatten(L.max_pooling2d(h, 2, 2)), 16, activation=tf.nn.relu)
+    sparse(feed("ids4", None), L.dense(tf.nn.dropout(h, rate=0.4), 3))
+    step = tf.train.get_or_create_global_step()
+    return tf.train.MomentumOptimizer(tf.train.exponential_decay(0.05, step, 5, 0.9), 0.9, use_nesterov=True), tf.losses.get_total_loss()
+
+
+def train_norm():
+    L = tf.layers
+    h = L.batch_normalization(L.conv2d(image(), 8, 3), training=True)
+    h = L.batch_normalization(L.dense(tf.reduce_mean(tf.nn.relu(h), [1, 2]), 8), training=True)
+    return tf.train.RMSPropOptimizer(0.01), sparse(feed("ids4", None), L.dense(h, 3))
+
+
+def train_lstm():
+    table = tf.get_variable("embedding/embeddings", [20, 6], initializer=tf.initializers.random_uniform(-0.05, 0.05))
+    _, s = tf.nn.dynamic_rnn(tf.nn.rnn_cell.BasicLSTMCell(12), tf.nn.embedding_lookup(table, feed("words", None, 5)), dtype=tf.float32)
+    return tf.train.AdagradOptimizer(0.1), sparse(feed("ids", None), tf.layers.dense(s.h, 3))
+
+
+@pytest.mark.parametrize("model", [train_mlp, train_conv, train_norm, train_lstm], ids=lambda m: m.__name__)
+def test_same_loss_curve(shared, tmp_path, model):
+    def curve(s, g, init, train, loss):
+        s.run(init)
+        return [s.run([train, loss], feeds_of(g))[1] for _ in range(20)]
+
+    with tf.Graph().as_default() as g, tf.variable_scope("", use_resource=True):
+        tf.set_random_seed(42)
+        opt, loss = model()
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            train = opt.minimize(loss, tf.train.get_or_create_global_step())
+        names = {v.op.name for v in tf.global_variables()}
+        with tf.Session() as s:
+            theirs = curve(s, g, tf.global_variables_initializer(), train, loss)
+    graph_def, outs, runs, c_names = build_c(model.__name__, tmp_path)
+    assert set(c_names) == names  # slots too
+    with tf.Graph().as_default() as g:
+        tf.import_graph_def(graph_def, name="")
+        with tf.Session(shared.target(), graph=g) as s:
+            ours = curve(s, g, runs["init"], runs["train"], outs["loss"])
+    assert theirs[-1] < theirs[0]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)

@@ -204,12 +204,59 @@ static void embedding(void)
         out(trn_builder_printf(b, "act%zu", i), all[i](b, trn_find(b, "rows:0")));
 }
 
+/* ---- training ------------------------------------------------------------------------------------------------------- */
+
+static void trains(trn_optimizer *opt, trn_out loss)
+{
+    out("loss", loss);
+    int n;
+    const trn_out *u = trn_collection(&n, b, "update_ops");
+    trn_out update = TRN_NONE;
+    TRN_SCOPE(trn_control_scope(b, u, n), b)
+        update = trn_minimize(opt, loss, trn_global_step(b));
+    if (trn_builder_ok(b))
+        printf("run train %s\n", trn_out_name(b, trn_out_node(update)));
+}
+
+static void train_mlp(void)
+{
+    trn_out h = trn_dense(b, rows(), 32, &(trn_dense_opts){.activation = trn_relu}), ids = in("ids", TRN_INT32, 1, -1, 0, 0, 0);
+    trains(trn_adam(b, trn_const_f32(b, 0.01f), 0.9f, 0.999f, 1e-8f), trn_loss_sparse_softmax(b, ids, trn_dense(b, h, 3, NULL), NULL));
+}
+
+static void train_conv(void)
+{
+    trn_out ids = in("ids4", TRN_INT32, 1, -1, 0, 0, 0);
+    trn_out h = trn_conv2d(b, image(), 8, 3, 3, &(trn_conv_opts){.padding = TRN_SAME, .activation = trn_relu, .l2 = 0.001f});
+    h = trn_flatten(b, trn_max_pool2d(b, h, 2, 2, TRN_VALID));
+    h = trn_dropout(b, trn_dense(b, h, 16, &(trn_dense_opts){.activation = trn_relu}), 0.4f, TRN_TRAIN, NULL);
+    trn_loss_sparse_softmax(b, ids, trn_dense(b, h, 3, NULL), NULL);
+    trains(trn_momentum(b, trn_exponential_decay(b, 0.05f, trn_global_step(b), 5, 0.9f, false), 0.9f, true), trn_total_loss(b));
+}
+
+static void train_norm(void)
+{
+    trn_out ids = in("ids4", TRN_INT32, 1, -1, 0, 0, 0);
+    trn_out h = trn_batch_norm(b, trn_conv2d(b, image(), 8, 3, 3, NULL), TRN_TRAIN, NULL);
+    h = trn_batch_norm(b, trn_dense(b, trn_global_avg_pool2d(b, trn_relu(b, h)), 8, NULL), TRN_TRAIN, NULL);
+    trains(trn_rmsprop(b, trn_const_f32(b, 0.01f), 0.9f, 0, 1e-10f, false), trn_loss_sparse_softmax(b, ids, trn_dense(b, h, 3, NULL), NULL));
+}
+
+static void train_lstm(void)
+{
+    trn_out words = in("words", TRN_INT32, 2, -1, 5, 0, 0), ids = in("ids", TRN_INT32, 1, -1, 0, 0, 0);
+    trn_out x = trn_embedding(b, words, 20, 6, NULL);
+    trn_rnn r = trn_lstm(b, x, 12, NULL);
+    trains(trn_adagrad(b, trn_const_f32(b, 0.1f), 0.1f), trn_loss_sparse_softmax(b, ids, trn_dense(b, r.h, 3, NULL), NULL));
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*build)(void);
-    } cases[] = {{"dense", dense}, {"conv", conv}, {"norm", norm}, {"dropout", dropout}, {"inits", inits}, {"losses", losses}, {"metrics", metrics}, {"rnn", rnn}, {"embedding", embedding}};
+    } cases[] = {{"dense", dense}, {"conv", conv}, {"norm", norm}, {"dropout", dropout}, {"inits", inits}, {"losses", losses}, {"metrics", metrics}, {"rnn", rnn}, {"embedding", embedding},
+                 {"train_mlp", train_mlp}, {"train_conv", train_conv}, {"train_norm", train_norm}, {"train_lstm", train_lstm}};
     if (argc != 3) {
         fprintf(stderr, "usage: nnmodels CASE OUT.pb\n");
         return 2;

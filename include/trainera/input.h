@@ -123,6 +123,13 @@ TRN_API trn_dataset *trn_dataset_prefetch(trn_dataset *d, int64_t buffer); /* -1
 TRN_API trn_dataset *trn_dataset_take(trn_dataset *d, int64_t count);
 TRN_API trn_dataset *trn_dataset_skip(trn_dataset *d, int64_t count);
 TRN_API trn_dataset *trn_dataset_cache(trn_dataset *d); /* in memory */
+/* Every element through a function of the graph, built by `fn` once (control.h says what it may do): in[0 … d->n) is an element, out[0 … n_out) what becomes
+ * of it. parallel: so many at a time, in order; 0 or 1: one; -1: as many as help. */
+typedef void (*trn_map_fn)(void *arg, trn_builder *b, const trn_out *in, trn_out *out);
+TRN_API trn_dataset *trn_dataset_map(trn_dataset *d, trn_map_fn fn, void *arg, int n_out, int64_t parallel);
+/* Only the elements for which `fn` gives true (a bool scalar). */
+typedef trn_out (*trn_filter_fn)(void *arg, trn_builder *b, const trn_out *in);
+TRN_API trn_dataset *trn_dataset_filter(trn_dataset *d, trn_filter_fn fn, void *arg);
 TRN_API trn_dataset *trn_dataset_concatenate(trn_dataset *d, trn_dataset *then);
 TRN_API trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n); /* at least one */
 

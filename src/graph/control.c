@@ -82,13 +82,26 @@ trn_function *trn_function_new(trn_builder *b, const char *name, trn_function_fn
 {
     if (!trn_builder_ok(b))
         return NULL;
+    trn_dtype *types = trn_builder_alloc(b, ((size_t)n_args + 1) * sizeof *types);
+    trn_shape *shapes = trn_builder_alloc(b, ((size_t)n_args + 1) * sizeof *shapes);
+    for (int i = 0; i < n_args; i++) {
+        types[i] = trn_out_dtype(b, like[i]);
+        shapes[i] = *trn_out_shape(b, like[i]);
+    }
+    return trn_function__of(b, name, fn, arg, types, shapes, n_args, n_rets);
+}
+
+trn_function *trn_function__of(trn_builder *b, const char *name, trn_function_fn fn, void *arg, const trn_dtype *types, const trn_shape *shapes, int n_args, int n_rets)
+{
+    if (!trn_builder_ok(b))
+        return NULL;
     trn_arena *tmp = trn_arena_new();
     trn_fn f = {.tmp = tmp};
     frame fr = open_body(b, name);
     trn_out *in = trn_arena_alloc(tmp, ((size_t)n_args + 1) * sizeof *in);
     trn_outs out = nothing(b, n_rets);
     for (int i = 0; i < n_args; i++)
-        trn_fn__add_arg(&f, in[i] = trn_fn__placeholder(b, trn_out_dtype(b, like[i]), trn_out_shape(b, like[i])));
+        trn_fn__add_arg(&f, in[i] = trn_fn__placeholder(b, types[i], &shapes[i]));
     if (trn_builder_ok(b))
         fn(arg, b, in, n_args, out.at, n_rets);
     close_body(b, &fr, name);

@@ -56,4 +56,8 @@ void trn_builder__raise_loops(trn_builder *b, const int *exits, int n);
 /* A list of types as an attr. */
 trn_attr trn_attr__types(trn_arena *a, const char *name, const trn_dtype *t, int n);
 
+/* trn_function_new, with the types and shapes of the arguments themselves. */
+struct trn_function *trn_function__of(trn_builder *b, const char *name, void (*fn)(void *arg, trn_builder *b, const trn_out *in, int n_in, trn_out *out, int n_out),
+                                      void *arg, const trn_dtype *types, const trn_shape *shapes, int n_args, int n_rets);
+
 #endif

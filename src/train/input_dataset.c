@@ -1,9 +1,11 @@
 /* Datasets in the graph: each function adds the op that TensorFlow's tf.data adds, and carries along what the elements are. */
+#include <trainera/control.h>
 #include <trainera/input.h>
 #include <trainera/nn.h>
 
 #include <string.h>
 
+#include "graph/function.h"
 #include "train/nn_priv.h"
 
 static trn_attr types_attr(trn_builder *b, const char *name, const trn_dtype *types, int n)
@@ -237,6 +239,79 @@ trn_dataset *trn_dataset_cache(trn_dataset *d)
     trn_out in[] = {d->variant, trn_const_str(b, ""), trn_node_add(b, "DummyMemoryCache", NULL, 0, NULL, 0)};
     trn_named(b, name);
     return finish(like(d), "CacheDatasetV2", in, 3, NULL, 0);
+}
+
+/* ---- functions ----------------------------------------------------------------------------------------------------- */
+
+/* Stands between the caller's function and the body: what comes out is only known inside. */
+typedef struct body {
+    trn_map_fn map;
+    trn_filter_fn filter;
+    void *arg;
+    trn_dataset *out; /* gets types and shapes; NULL for a filter */
+} body;
+
+static void build_body(void *arg, trn_builder *b, const trn_out *in, int n_in, trn_out *out, int n_out)
+{
+    body *f = arg;
+    if (f->filter) {
+        out[0] = f->filter(f->arg, b, in);
+        const trn_shape *s = trn_nn__shape(b, out[0]);
+        if (trn_builder_ok(b) && (trn_out_dtype(b, out[0]) != TRN_BOOL || s->rank > 0))
+            BAD(b, "filter: the function must give a bool scalar");
+        return;
+    }
+    f->map(f->arg, b, in, out);
+    for (int i = 0; i < n_out && trn_builder_ok(b); i++) {
+        if (!trn_out_is(out[i]))
+            BAD(b, "map: the function did not set result %d of %d", i, n_out);
+        types_of(f->out)[i] = trn_out_dtype(b, out[i]);
+        shapes_of(f->out)[i] = *trn_nn__shape(b, out[i]);
+    }
+}
+
+/* The node: the dataset, what the function takes from outside, maybe a number. */
+static trn_dataset *with_function(trn_dataset *d, trn_dataset *y, const char *op, const char *attr, body *f, int n_out, const int64_t *number)
+{
+    trn_builder *b = d->b;
+    const char *name = trn_take_name(b, op);
+    trn_function *fn = trn_function__of(b, op, build_body, f, d->types, d->shapes, d->n, n_out);
+    if (!fn)
+        return nothing(b);
+    trn_out *in = trn_builder_alloc(b, (size_t)(fn->n_outside + 2) * sizeof *in);
+    trn_dtype *types = trn_builder_alloc(b, (size_t)(fn->n_outside + 1) * sizeof *types);
+    int n = 0;
+    in[n++] = d->variant;
+    for (int i = 0; i < fn->n_outside; i++) {
+        types[i] = trn_out_dtype(b, fn->outside[i]);
+        in[n++] = fn->outside[i];
+    }
+    if (number)
+        in[n++] = trn_const_i64(b, *number);
+    trn_func_ref *ref = trn_builder_alloc(b, sizeof *ref);
+    ref->name = fn->name;
+    trn_attr more[] = {trn_at_func(attr, ref), types_attr(b, "Targuments", types, fn->n_outside)};
+    trn_named(b, name);
+    return finish(y, op, in, n, more, 2);
+}
+
+trn_dataset *trn_dataset_map(trn_dataset *d, trn_map_fn fn, void *arg, int n_out, int64_t parallel)
+{
+    if (GONE(d))
+        return d;
+    if (n_out < 1 || parallel < -1)
+        return BAD(d->b, "map: %d results, %lld at a time", n_out, (long long)parallel), nothing(d->b);
+    body f = {.map = fn, .arg = arg, .out = dataset_new(d->b, n_out)};
+    bool alone = parallel == 0 || parallel == 1;
+    return with_function(d, f.out, alone ? "MapDataset" : "ParallelMapDatasetV2", "f", &f, n_out, alone ? NULL : &parallel);
+}
+
+trn_dataset *trn_dataset_filter(trn_dataset *d, trn_filter_fn fn, void *arg)
+{
+    if (GONE(d))
+        return d;
+    body f = {.filter = fn, .arg = arg};
+    return with_function(d, like(d), "FilterDataset", "predicate", &f, 1, NULL);
 }
 
 trn_dataset *trn_dataset_concatenate(trn_dataset *d, trn_dataset *then)

@@ -270,6 +270,19 @@ static int drain(int64_t *out, int max, trn_session *s, trn_builder *b, trn_iter
         assert_memory_equal(got_, want_, sizeof want_);                                                                                                 \
     } while (0)
 
+static void twice_and_sum(void *arg, trn_builder *b, const trn_out *in, trn_out *out)
+{
+    out[0] = trn_op_mul(b, in[0], trn_const_i64(b, 2));
+    out[1] = trn_op_cast(b, trn_op_add_v2(b, in[0], *(trn_out *)arg), TRN_FLOAT, NULL); /* takes something from outside */
+}
+
+static trn_out is_even(void *arg, trn_builder *b, const trn_out *in)
+{
+    return trn_op_equal(b, trn_op_floor_mod(b, in[0], trn_const_i64(b, 2)), trn_const_i64(b, 0), NULL);
+}
+
+static trn_out no_bool(void *arg, trn_builder *b, const trn_out *in) { return in[0]; }
+
 static void test_datasets(void **state)
 {
     trn_server *server;
@@ -301,6 +314,14 @@ static void test_datasets(void **state)
     assert_int_equal(drain(first, 8, s, b, trn_iterator_new(trn_dataset_shuffle(r, 100, TRN_I(3)))), 7);
     assert_int_equal(drain(again, 8, s, b, trn_iterator_new(trn_dataset_shuffle(r, 100, TRN_I(3)))), 7);
     assert_memory_equal(first, again, 7 * sizeof *first);
+    /* Functions. */
+    trn_out ten = trn_const_i64(b, 10);
+    trn_dataset *mapped = trn_dataset_map(r, twice_and_sum, &ten, 2, 0);
+    assert_true(mapped->n == 2 && mapped->types[0] == TRN_INT64 && mapped->types[1] == TRN_FLOAT && mapped->shapes[1].rank == 0);
+    DRAINS(mapped, 0, 2, 4, 6, 8, 10, 12);
+    DRAINS(trn_dataset_map(r, twice_and_sum, &ten, 2, 3), 0, 2, 4, 6, 8, 10, 12);
+    DRAINS(trn_dataset_filter(r, is_even, NULL), 0, 2, 4, 6);
+    DRAINS(trn_dataset_batch(trn_dataset_map(trn_dataset_filter(r, is_even, NULL), twice_and_sum, &ten, 2, -1), 3, true), 0, 4, 8);
     /* Files. */
     const char *path = file("s.csv", "1,2\n3,4\n");
     DRAINS(trn_dataset_csv(b, &path, 1, (trn_dtype[]){TRN_INT64}, 1, (int64_t[]){1}, NULL), 2, 4);
@@ -325,6 +346,10 @@ static void test_datasets(void **state)
     it = trn_iterator_new(none);
     assert_false(trn_out_is(it->init));
     fails(trn_builder_check(b), TRN_INVALID_ARGUMENT, "shard 3 of 3");
+    trn_builder_free(b);
+    b = trn_builder_new();
+    trn_dataset_filter(trn_dataset_range(b, 0, 3, 1), no_bool, NULL);
+    fails(trn_builder_check(b), TRN_INVALID_ARGUMENT, "bool scalar");
     trn_builder_free(b);
 }
 

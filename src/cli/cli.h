@@ -60,6 +60,8 @@ int cli_fail(TRN_OWN trn_err err, int exit_code);
 trn_err cli_read_file(trn_sb *out, const char *path, size_t max) TRN_MUST_USE;
 /* Readers never see half a file: written beside it, then renamed. */
 trn_err cli_write_file(const char *path, const char *text) TRN_MUST_USE;
+/* GET of a page of a task, "host:port"; blocks for at most timeout_ns. Never through a proxy. UNAVAILABLE: nobody there; INVALID_ARGUMENT: no HTTP answer. */
+trn_err cli_http_get(trn_sb *body, int *status, const char *address, const char *path, uint64_t timeout_ns) TRN_MUST_USE;
 trn_err cli_log_level(trn_log_level *out, const char *word) TRN_MUST_USE;
 
 #endif

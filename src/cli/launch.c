@@ -28,11 +28,35 @@ static const cli_flag flags[] = {
     {"intra_op_parallelism_threads", "N", "For every native server, see trainera help serve.", CLI_INT, ROW(intra), 0, 4096},
     {"inter_op_parallelism_threads", "N", "For every native server, see trainera help serve.", CLI_INT, ROW(inter), 0, 4096},
     {"allow-path", "DIR", "For every native server, see trainera help serve.", CLI_LIST, ROW(allow_paths)},
+    {"rendezvous", "DIR|tcp://HOST:PORT",
+     "One launcher per task, wherever they run; they meet in a shared folder, or at a port of one of their machines, and tell each other their addresses.",
+     CLI_TEXT, ROW(rendezvous)},
+    {"tasks", "N", "With --rendezvous: how many launchers there are, ps and all.", CLI_INT, ROW(tasks), 1, 10000},
+    {"index", "N", "With --rendezvous: which of them this is, from 0.", CLI_INT, ROW(index), 0, 9999},
+    {"job-id", "ID", "Tells jobs apart that meet in one place; 'job' when left out. In Slurm it is made from the job's number.", CLI_TEXT, ROW(job_id)},
+    {"roles", "ROLE,…", "What each task is, one word per task in their order: ps,worker,worker,ps,worker,worker. Left out: the first --ps tasks are ps.", CLI_TEXT,
+     ROW(roles)},
+    {"spread-ps", NULL, "In Slurm: the first task of every node is a ps, until there are --ps of them.", CLI_BOOL, ROW(spread_ps)},
+    {"cluster_spec", "JSON|@FILE|TF_CONFIG", "One launcher per task, at addresses that are known; --job_name and --task_index say which this is.", CLI_TEXT,
+     ROW(cluster_spec)},
+    {"job_name", "NAME", "With --cluster_spec: the job of this task.", CLI_TEXT, ROW(job_name)},
+    {"task_index", "N", "With --cluster_spec: its number.", CLI_INT, ROW(task_index), 0, INT32_MAX},
+    {"interface", "NAME|NETWORK", "With --rendezvous: which network the others reach us by: ib0, 10.1.0.0/16.", CLI_TEXT, ROW(interface)},
+    {"host", "HOST", "With --rendezvous: our name or address for the others.", CLI_TEXT, ROW(host)},
+    {"port-base", "N", "In Slurm: the first port of a node, 8888 when left out as in TensorFlow's SlurmClusterResolver. With --rendezvous: a fixed port, N + index.",
+     CLI_INT, ROW(port_base), 1, 65535},
+    {"slurm", "0|1", "0: never look at Slurm's variables; 1: fail when they are not there. Left out: used in a job step of several tasks.", CLI_INT, ROW(slurm), 0, 1},
+    {"wait-timeout", "SECONDS", "How long to wait for the others to come, 0 for ever; 600 when left out.", CLI_INT, ROW(wait_timeout), 0, 86400 * 30},
+    {"peer-timeout", "SECONDS", "How long one that ran may be silent before the job is given up, 0 for ever; 60 when left out.", CLI_INT, ROW(peer_timeout), 0, 86400 * 30},
+    {"done-queue", "NAME", "For every ps, see trainera help serve.", CLI_TEXT, ROW(done_queue)},
+    {"done-count", "N", "For every ps, see trainera help serve.", CLI_INT, ROW(done_count), 1, INT32_MAX},
     {0},
 };
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
+
+int launch_interrupted(void) { return interrupted; }
 
 static trn_err prepare(launch_job *j)
 {
@@ -57,7 +81,7 @@ static void introduce(const launch_job *j)
 
 static int run(int argc, char **argv)
 {
-    launch_options o = {.ps = 1, .workers = 2, .grace = 4, .intra = -1, .inter = -1, .tasks = -1, .index = -1, .port_base = -1, .task_index = -1,
+    launch_options o = {.ps = 1, .workers = -1, .slurm = -1, .grace = 4, .intra = -1, .inter = -1, .tasks = -1, .index = -1, .port_base = -1, .task_index = -1,
                         .wait_timeout = 600, .peer_timeout = 60};
     launch_job j = {.o = &o, .name_width = 6};
     int n_flags = 0;
@@ -108,9 +132,16 @@ const cli_command cli_launch = {
         "  trainera launch --native-workers -- python trainer.py              workers' sessions run on Trainera, too\n"
         "  trainera launch --max-restarts 3 -- ./my_c_trainer                 a dead worker is started again\n"
         "\n"
+        "On a cluster start one launcher per task, all with the same flags:\n"
+        "  srun -n 8 trainera launch --ps 2 -- python trainer.py …            Slurm: addresses from the step's variables\n"
+        "  trainera launch --rendezvous /shared/run1 --tasks 4 --index $I …   a shared folder (HTCondor, anything)\n"
+        "  trainera launch --rendezvous tcp://head:7777 --tasks 4 --index $I …   any of the tasks is the meeting point\n"
+        "  trainera launch --cluster_spec=@spec.json --job_name=worker --task_index=1 …   known addresses\n"
+        "`trainera init slurm|condor|k8s|ssh` writes ready files for these.\n"
+        "\n"
         "The job ends with 0 when all workers have ended with 0; the ps are then ended. Otherwise with the exit code of the first\n"
         "task that failed (128 + signal when a signal ended it), with 130 after Ctrl-C and 143 after SIGTERM; 1: could not start,\n"
-        "2: wrong flags. Nothing that was started survives, not even kill -9 of the launcher.\n",
+        "2: wrong flags, 3: the others did not come in time, 4: one was lost. Nothing that was started survives, not even kill -9 of the launcher.\n",
     .flags = flags,
     .run = run,
 };

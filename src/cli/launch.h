@@ -24,7 +24,7 @@
 #include "cli/cli.h"
 
 /* Exit codes beside those of cli.h; docs/LAUNCH.md lists them. */
-enum { LAUNCH_WAITED = 3, LAUNCH_LOST = 4 };
+enum { LAUNCH_WAITED = 3, LAUNCH_LOST = 4 }; /* as CLI_WAITED, CLI_LOST of serve_end.h */
 
 typedef struct launch_options {
     int64_t ps, workers;
@@ -38,7 +38,8 @@ typedef struct launch_options {
     /* where the tasks are */
     const char *rendezvous, *job_id, *roles, *interface, *host;
     int64_t tasks, index, port_base;
-    bool spread_ps, slurm;
+    bool spread_ps;
+    int64_t slurm; /* -1: when this is a Slurm step of several tasks */
     const char *cluster_spec, *job_name;
     int64_t task_index;
 } launch_options;
@@ -97,6 +98,8 @@ typedef struct launch_job {
 /* launch_cluster.c: fills tasks, spec, alone; binds the ports of our own. */
 trn_err launch_find_cluster(launch_job *j) TRN_MUST_USE;
 void launch_cluster_fini(launch_job *j);
+
+int launch_interrupted(void); /* the signal that came before the keeper was there, or 0 */
 
 /* launch_task.c */
 trn_err launch_start(launch_job *j, launch_task *t, const void *signal_mask) TRN_MUST_USE;

@@ -310,6 +310,9 @@ static void on_report(keeper *k)
     case LAUNCH_GO_ON:
         return;
     case LAUNCH_JOB_DONE:
+        for (int i = 0; i < k->j->n; i++) /* it has the last checkpoint still to look at, and ends by itself */
+            if (k->j->tasks[i].mine && !k->j->tasks[i].member)
+                return;
         launch_say(k->j, "the job is done: %s", why);
         end_programs(k);
         return;
@@ -400,15 +403,12 @@ static void turn(keeper *k, int timeout_ms)
     free(who);
 }
 
-/* What the ps are told: the code of our program as it ended, or of what kept us from it. */
+/* What the ps are told: how our program has ended. Not when the front was killed: whoever did that may start it again, and if nobody does, --peer-timeout
+ * ends the job. */
 static void last_word(keeper *k)
 {
-    launch_job *j = k->j;
-    if (!j->report)
-        return;
-    bool program = any_program(k);
-    if (program)
-        launch_report_end(j, !k->failed, k->code, k->abandoned || k->n_signals ? SECOND : 10 * SECOND);
+    if (k->j->report && any_program(k) && !k->abandoned)
+        launch_report_end(k->j, !k->failed, k->code, k->n_signals ? SECOND : 10 * SECOND);
 }
 
 static int keep(launch_job *j, int front, const sigset_t *mask)
@@ -463,6 +463,10 @@ int launch_run(launch_job *j)
     sigaddset(&watched, SIGCHLD);
     sigprocmask(SIG_BLOCK, &watched, &mask);
     sigdelset(&mask, SIGCHLD);
+    if (launch_interrupted()) { /* the last moment at which it was only remembered */
+        launch_cluster_fini(j);
+        return 128 + launch_interrupted();
+    }
     int life[2];
     if (pipe2(life, O_CLOEXEC) != 0)
         return cli_fail(trn_err_errno(errno, "cannot make a pipe"), CLI_FAILED);

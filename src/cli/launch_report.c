@@ -1,6 +1,219 @@
+/* A thread that tells every ps how our program is, and hears from them whether the job goes on (cluster/board.h). */
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "cli/launch.h"
 
-trn_err launch_report_start(launch_job *j) { return TRN_OK; }
-int launch_report_fd(const launch_job *j) { return -1; }
-launch_word launch_report_heard(launch_job *j, int *code, char *why, size_t n) { return LAUNCH_GO_ON; }
-void launch_report_end(launch_job *j, bool done, int code, uint64_t ns) {}
+#define SECOND UINT64_C(1000000000)
+enum { EVERY_MS = 2000, CALL_S = 3, STARTED_S = 5 };
+
+typedef struct one_ps {
+    const char *name, *address;
+    uint64_t heard;     /* 0: never */
+    uint64_t next_log, log_every;
+    bool told;          /* our last word */
+    char error[256];    /* of the last try */
+} one_ps;
+
+typedef struct launch_report {
+    launch_job *j;
+    const launch_task *me;
+    one_ps *ps;
+    int n;
+    pthread_t thread;
+    bool started;
+    int fd;
+    uint64_t begin;
+    char host[64];
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    /* under mu */
+    launch_word word;
+    int code;
+    char why[512];
+    bool last;        /* say the last word and end */
+    bool done;        /* of the last word */
+    int last_code;
+    uint64_t last_by;
+} launch_report;
+
+static void set_word(launch_report *r, launch_word word, int code, const char *why)
+{
+    pthread_mutex_lock(&r->mu);
+    if (r->word == LAUNCH_GO_ON) {
+        r->word = word;
+        r->code = code;
+        snprintf(r->why, sizeof r->why, "%s", why);
+        uint64_t one = 1;
+        if (write(r->fd, &one, sizeof one) < 0)
+            r->code = code;
+    }
+    pthread_mutex_unlock(&r->mu);
+}
+
+static void hear(launch_report *r, one_ps *p, int status, const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    const char *job = json_string_value(json_object_get(root, "job")), *why = json_string_value(json_object_get(root, "why"));
+    const char *task = json_string_value(json_object_get(root, "task"));
+    if (status == 409 || !task || strcmp(task, p->name) != 0) {
+        if (task)
+            snprintf(p->error, sizeof p->error, "%s of %s%s%s answers there", task, job && strcmp(job, r->j->id) != 0 ? "another job, " : "this cluster",
+                     job && strcmp(job, r->j->id) != 0 ? job : "", "");
+        else
+            snprintf(p->error, sizeof p->error, "something that is no task of Trainera answers there (HTTP %d)", status);
+    } else {
+        p->heard = trn_now_ns();
+        p->error[0] = 0;
+        if (json_is_true(json_object_get(root, "end"))) {
+            int code = (int)json_integer_value(json_object_get(root, "code"));
+            set_word(r, code ? LAUNCH_JOB_FAILED : LAUNCH_JOB_DONE, code, why ? why : "");
+        }
+    }
+    json_decref(root);
+}
+
+/* True: it has our word. */
+static bool tell(launch_report *r, one_ps *p, const char *state, int code)
+{
+    char path[512];
+    snprintf(path, sizeof path, "/job?task=%s&state=%s&code=%d&id=%s&from=%s", r->me->name, state, code, r->j->id, r->host);
+    trn_sb body = {0};
+    int status = 0;
+    uint64_t before = p->heard;
+    trn_err err = cli_http_get(&body, &status, p->address, path, CALL_S * SECOND);
+    if (err)
+        snprintf(p->error, sizeof p->error, "%s", trn_err_msg(err));
+    else
+        hear(r, p, status, body.p ? body.p : "");
+    trn_err_free(err);
+    trn_sb_fini(&body);
+    return p->heard != before;
+}
+
+/* A ps that is not there, explained: who, for whom, where, how long, why, what next. */
+static void complain(launch_report *r, one_ps *p)
+{
+    uint64_t now = trn_now_ns(), since = p->heard ? p->heard : r->begin;
+    if (now - since < STARTED_S * SECOND)
+        return;
+    uint64_t limit = (uint64_t)(p->heard ? r->j->o->peer_timeout : r->j->o->wait_timeout) * SECOND;
+    if (limit && now - since > limit) {
+        char why[512];
+        snprintf(why, sizeof why, "%s at %s %s for %.0f s: %s", p->name, p->address, p->heard ? "has not answered" : "was not there", (double)(now - since) / 1e9,
+                 p->error);
+        set_word(r, LAUNCH_PS_LOST, p->heard ? LAUNCH_LOST : LAUNCH_WAITED, why);
+        return;
+    }
+    if (now < p->next_log)
+        return;
+    char next[64] = "";
+    if (limit)
+        snprintf(next, sizeof next, "; giving up in %.0f s", (double)(limit - (now - since)) / 1e9);
+    launch_say(r->j, "%s waits for %s at %s since %.0f s: %s; trying again every %d s%s", r->me->name, p->name, p->address, (double)(now - since) / 1e9, p->error,
+               EVERY_MS / 1000, next);
+    p->log_every = TRN_MIN(p->log_every ? p->log_every * 2 : 10 * SECOND, 300 * SECOND);
+    p->next_log = now + p->log_every;
+}
+
+static void *talk(void *arg)
+{
+    launch_report *r = arg;
+    for (;;) {
+        pthread_mutex_lock(&r->mu);
+        bool last = r->last, done = r->done;
+        int code = r->last_code;
+        uint64_t by = r->last_by;
+        pthread_mutex_unlock(&r->mu);
+        bool all = true;
+        for (int i = 0; i < r->n; i++) {
+            one_ps *p = &r->ps[i];
+            if (!last) {
+                if (tell(r, p, "run", 0))
+                    p->next_log = p->log_every = 0;
+                else
+                    complain(r, p);
+            } else if (!p->told) {
+                all &= p->told = tell(r, p, done ? "done" : "failed", code);
+            }
+        }
+        if (last && (all || trn_now_ns() >= by))
+            break;
+        pthread_mutex_lock(&r->mu);
+        if (r->last == last) {
+            struct timespec ts;
+            clock_gettime(CLOCK_REALTIME, &ts);
+            uint64_t ns = (uint64_t)ts.tv_nsec + (last ? 200 : EVERY_MS) * UINT64_C(1000000);
+            ts.tv_sec += (time_t)(ns / SECOND);
+            ts.tv_nsec = (long)(ns % SECOND);
+            pthread_cond_timedwait(&r->changed, &r->mu, &ts);
+        }
+        pthread_mutex_unlock(&r->mu);
+    }
+    return NULL;
+}
+
+trn_err launch_report_start(launch_job *j)
+{
+    const launch_task *me = NULL;
+    int n = 0;
+    for (int i = 0; i < j->n; i++) {
+        if (j->tasks[i].mine && !j->tasks[i].server)
+            me = &j->tasks[i];
+        n += j->tasks[i].server;
+    }
+    if (j->alone || !me || n == 0)
+        return TRN_OK;
+    launch_report *r = trn_xalloc(sizeof *r);
+    r->j = j;
+    r->me = me;
+    r->begin = trn_now_ns();
+    r->ps = trn_xalloc(sizeof *r->ps * (size_t)n);
+    for (int i = 0; i < j->n; i++)
+        if (j->tasks[i].server)
+            r->ps[r->n++] = (one_ps){.name = j->tasks[i].name, .address = j->tasks[i].address};
+    gethostname(r->host, sizeof r->host - 1);
+    r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    if (r->fd < 0 || pthread_create(&r->thread, NULL, talk, r) != 0)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "cannot start a thread");
+    j->report = r;
+    return TRN_OK;
+}
+
+int launch_report_fd(const launch_job *j) { return j->report ? j->report->fd : -1; }
+
+launch_word launch_report_heard(launch_job *j, int *code, char *why, size_t n)
+{
+    launch_report *r = j->report;
+    uint64_t ignored;
+    if (read(r->fd, &ignored, sizeof ignored) < 0)
+        return LAUNCH_GO_ON;
+    pthread_mutex_lock(&r->mu);
+    launch_word w = r->word;
+    *code = r->code;
+    snprintf(why, n, "%s", r->why);
+    pthread_mutex_unlock(&r->mu);
+    return w;
+}
+
+void launch_report_end(launch_job *j, bool done, int code, uint64_t ns)
+{
+    launch_report *r = j->report;
+    pthread_mutex_lock(&r->mu);
+    r->last = true;
+    r->done = done;
+    r->last_code = code;
+    r->last_by = trn_now_ns() + ns;
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->mu);
+    pthread_join(r->thread, NULL);
+    for (int i = 0; i < r->n; i++)
+        if (!r->ps[i].told && !(r->word == LAUNCH_PS_LOST || r->word == LAUNCH_JOB_DONE || r->word == LAUNCH_JOB_FAILED))
+            launch_say(j, "%s at %s could not be told that %s has ended: %s", r->ps[i].name, r->ps[i].address, r->me->name, r->ps[i].error);
+}

@@ -200,9 +200,10 @@ static words server_command(const launch_job *j, const launch_task *t, int lifel
         trn_sb list = {0};
         trn_sb_adds(&list, "");
         for (int i = 0; i < j->n; i++)
-            if (!j->tasks[i].server && j->tasks[i].member)
+            if (!j->tasks[i].server && j->tasks[i].member && (!o->end_with_chief || strcmp(j->tasks[i].job, "chief") == 0))
                 trn_sb_addf(&list, "%s%s", list.n ? "," : "", j->tasks[i].name);
-        add(&w, trn_xasprintf("--await-done=%s", list.p));
+        if (!o->done_queue && list.n)
+            add(&w, trn_xasprintf("--await-done=%s", list.p));
         add(&w, trn_xasprintf("--job-id=%s", j->id));
         add(&w, trn_xasprintf("--wait-timeout=%lld", (long long)o->wait_timeout));
         add(&w, trn_xasprintf("--peer-timeout=%lld", (long long)o->peer_timeout));

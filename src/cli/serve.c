@@ -1,14 +1,13 @@
 /* trainera serve: one task of a cluster, until it is told to end. */
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/serve_end.h"
 #include "cluster/cluster.h"
 #include "graph/devname.h"
 #include "master/server.h"
@@ -28,6 +27,11 @@ typedef struct options {
     int64_t cpu_devices;
     int64_t intra, inter;
     cli_list allow_paths;
+    const char *done_queue;
+    int64_t done_count;
+    bool until_done;
+    const char *await_done, *job_id;
+    int64_t wait_timeout, peer_timeout;
     int64_t listen_fd, ready_fd, lifeline_fd;
 } options;
 
@@ -59,6 +63,18 @@ static const cli_flag flags[] = {
     {"allow-path", "DIR",
      "Ops that read and write files stay inside this folder. May be given several times; left out: no limit.", CLI_LIST,
      ROW(allow_paths)},
+    {"done-queue", "NAME",
+     "End when each worker has put an element into the queue of this (shared) name on this task; {task} is this task's number: 'done_queue{task}'.",
+     CLI_TEXT, ROW(done_queue)},
+    {"done-count", "N", "How many elements; left out: as many as the cluster has workers and chiefs.", CLI_INT, ROW(done_count), 1, INT32_MAX},
+    {"until-done", NULL, "End when every session that was opened has been closed and nobody is connected any more.", CLI_BOOL, ROW(until_done)},
+    {"await-done", "JOB/N,…", "End when the launchers of these tasks have reported (GET /job) that their programs ended; trainera launch uses it.", CLI_TEXT,
+     ROW(await_done)},
+    {"job-id", "ID", "With --await-done: reports for another job are refused.", CLI_TEXT, ROW(job_id)},
+    {"wait-timeout", "SECONDS", "With --await-done: give up (exit code 3) when one has not been heard of for so long; 0: never.", CLI_INT, ROW(wait_timeout), 0,
+     INT32_MAX},
+    {"peer-timeout", "SECONDS", "With --await-done: give up (exit code 4) when one has fallen silent for so long; 0: never.", CLI_INT, ROW(peer_timeout), 0,
+     INT32_MAX},
     {"listen-fd", "N", NULL, CLI_INT, ROW(listen_fd), 0, INT_MAX}, /* from `trainera local` */
     {"ready-fd", "N", NULL, CLI_INT, ROW(ready_fd), 0, INT_MAX},
     {"lifeline-fd", "N", NULL, CLI_INT, ROW(lifeline_fd), 0, INT_MAX}, /* a pipe: we end when its other end is closed */
@@ -226,24 +242,34 @@ static trn_err announce(const options *o, const trn_server *s)
 static void leave_at_once(int sig) { _exit(128 + sig); }
 
 /* The first signal drains, the second ends. */
-static void wait_for_end(const options *o, const sigset_t *ends)
+static void second_signal_ends(const sigset_t *ends)
 {
-    int signals = signalfd(-1, ends, SFD_CLOEXEC);
-    struct pollfd p[] = {{.fd = signals, .events = POLLIN}, {.fd = (int)o->lifeline_fd, .events = POLLIN}};
-    while (poll(p, TRN_COUNTOF(p), -1) <= 0)
-        ;
-    struct signalfd_siginfo info;
-    if (p[0].revents && read(signals, &info, sizeof info) == (ssize_t)sizeof info)
-        TRN_INFO("serve", "%s: ending", info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
-    else
-        TRN_INFO("serve", "who started this task is gone: ending");
-    close(signals);
     signal(SIGINT, leave_at_once);
     signal(SIGTERM, leave_at_once);
     pthread_sigmask(SIG_UNBLOCK, ends, NULL);
 }
 
-static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *ends)
+static int64_t programs(const trn_cluster *c)
+{
+    const trn_cluster_job *w = trn_cluster_job_find(c, "worker"), *f = trn_cluster_job_find(c, "chief");
+    return (w ? w->n_tasks : 0) + (f ? f->n_tasks : 0);
+}
+
+static trn_err end_options(serve_end_opts *out, const options *o, const trn_cluster *c, const char *task)
+{
+    *out = (serve_end_opts){.lifeline_fd = (int)o->lifeline_fd, .done_queue = o->done_queue, .until_done = o->until_done, .task = c->own_task};
+    out->done_count = o->done_count > 0 ? o->done_count : programs(c);
+    if (o->done_queue && out->done_count == 0)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "--done-queue: the cluster spec has no workers, so --done-count must say how many elements to wait for");
+    /* Always there: whoever asks learns who this is. */
+    return trn_board_new(&out->board, &(trn_board_opts){.task = task,
+                                                        .job_id = o->job_id,
+                                                        .await = o->await_done,
+                                                        .wait_ns = (uint64_t)o->wait_timeout * 1000000000,
+                                                        .silence_ns = (uint64_t)o->peer_timeout * 1000000000});
+}
+
+static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *ends, int *code)
 {
     trn_server_config c = {
         .cluster = d->cluster,
@@ -266,13 +292,25 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
     snprintf(task, sizeof task, "%s/%d", c.job, c.task);
     trn_log_set_task(task);
 
+    serve_end_opts end;
+    TRN_TRY(end_options(&end, o, d->cluster, task));
+    trn_board *board = end.board;
+    trn_http_route page = trn_board_route(board);
+    if (!o->await_done)
+        end.board = NULL; /* it answers, and decides nothing */
+    c.routes = &page;
+    c.n_routes = 1;
     trn_server *s = NULL;
-    TRN_TRY(trn_server_start(&s, &c));
-    introduce(d->cluster, s);
-    trn_err err = announce(o, s);
-    if (!err)
-        wait_for_end(o, ends);
-    trn_server_stop(s, err ? 0 : (uint64_t)DRAIN_S * 1000000000);
+    trn_err err = trn_server_start(&s, &c);
+    if (!err) {
+        introduce(d->cluster, s);
+        err = announce(o, s);
+        if (!err)
+            *code = serve_wait_for_end(s, &end, ends);
+        second_signal_ends(ends);
+        trn_server_stop(s, err ? 0 : (uint64_t)DRAIN_S * 1000000000);
+    }
+    trn_board_free(board);
     return err;
 }
 
@@ -282,7 +320,7 @@ static int run(int argc, char **argv)
         .task_index = -1, .port = -1, .cpu_devices = -1, .intra = -1, .inter = -1, .listen_fd = -1, .ready_fd = -1, .lifeline_fd = -1};
     trn_log_level level = TRN_LOG_INFO;
     trn_server_def d = {0};
-    int code = CLI_USAGE;
+    int code = CLI_USAGE, ended = CLI_OK;
     trn_err err = cli_parse(&o, flags, argc, argv, NULL);
     if (!err && o.log_level)
         err = cli_log_level(&level, o.log_level);
@@ -302,25 +340,28 @@ static int run(int argc, char **argv)
     if (!err)
         err = check_folders(&o.allow_paths);
     if (!err)
-        err = serve(&o, &d, &ends);
+        err = serve(&o, &d, &ends, &ended);
 end:
     trn_server_def_fini(&d);
     free(o.jobs.v);
     free(o.allow_paths.v);
-    return err ? cli_fail(err, code) : CLI_OK;
+    return err ? cli_fail(err, code) : ended;
 }
 
 const cli_command cli_serve = {
     .name = "serve",
     .usage = "--ps_hosts=h:p,… --worker_hosts=h:p,… --job_name=ps --task_index=0",
-    .summary = "One task (ps, worker, chief, …) of a cluster; ends on SIGINT or SIGTERM.",
+    .summary = "One task (ps, worker, chief, …) of a cluster; ends on SIGINT, SIGTERM or with its job.",
     .details =
         "Where the cluster comes from: --*_hosts and --job, or --cluster_spec, or --server_def, or else the variable\n"
         "TF_CONFIG of the environment; with none of them a cluster of one task, job local, on a free port.\n"
         "\n"
         "'-' and '_' are the same in flags; --flag value works as well as --flag=value.\n"
         "\n"
-        "Exit code: 0 ended by a signal, 1 could not start, 2 wrong flags. A task that could not start says why in "
+        "A ps need not be killed: --until-done, --done-queue and trainera launch end it when its workers are done.\n"
+        "\n"
+        "Exit code: 0 ended by a signal or because its job is done, 1 could not start, 2 wrong flags, 3 waited in vain\n"
+        "(--wait-timeout), 4 workers were lost (--peer-timeout, --until-done), or that of the program that failed. A task that could not start says why in "
         "its\n"
         "last line on stderr: \"trainera: CODE MESSAGE\", CODE being gRPC's.\n",
     .flags = flags,

@@ -150,6 +150,8 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     trn_rpc_server_route(s->rpc, &trn_page_metrics);
     s->status = trn_status_new(&(trn_status_opts){.worker = s->worker, .master = s->master, .waits = s->waits, .loop = s->loops[0], .job = s->worker->job, .task = task});
     trn_status_serve(s->status, s->rpc);
+    for (int i = 0; i < c->n_routes; i++)
+        trn_rpc_server_route(s->rpc, &c->routes[i]);
     add_gauges(s);
     TRN_TRY(as_tensorflow(listen_on(s, c, me, listen_fd)));
     char *address = trn_address_join(*me->host ? me->host : "localhost", s->port);
@@ -202,6 +204,17 @@ int trn_server_task(const trn_server *s)
 trn_master *trn_server_master(trn_server *s)
 {
     return s->master;
+}
+
+trn_server_load trn_server_look(trn_server *s)
+{
+    trn_worker_stats w = trn_worker_count(s->worker);
+    return (trn_server_load){trn_master_session_count(s->master), w.sessions, w.graphs, trn_rpc_server_connections(s->rpc), w.steps_run};
+}
+
+trn_resmgr *trn_server_resources(trn_server *s)
+{
+    return s->worker->resmgr;
 }
 
 /* ---- stop --------------------------------------------------------------------------------------------------------- */

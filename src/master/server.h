@@ -21,6 +21,8 @@ typedef struct trn_server_config {
     size_t session_config_len;
     const char *const *allow_paths; /* file ops stay inside these folders; none: no limit */
     int n_allow_paths;
+    const struct trn_http_route *routes; /* more pages on its port */
+    int n_routes;
 } trn_server_config;
 
 typedef struct trn_server trn_server;
@@ -34,6 +36,13 @@ const trn_cluster *trn_server_cluster(const trn_server *s); /* lives as long as 
 const char *trn_server_job(const trn_server *s);
 int trn_server_task(const trn_server *s);
 const char *trn_server_target(const trn_server *s); /* "grpc://host:port" */
+/* [any] What goes on here; a session or graph that was closed no longer counts. */
+typedef struct trn_server_load {
+    size_t sessions, worker_sessions, graphs, connections;
+    uint64_t steps_run;
+} trn_server_load;
+trn_server_load trn_server_look(trn_server *s);
+struct trn_resmgr *trn_server_resources(trn_server *s); /* variables, queues, …; lives as long as the server */
 /* [any but loop] Takes no new calls, waits up to drain_ns for those that run, closes and frees everything. */
 void trn_server_stop(TRN_OWN trn_server *s, uint64_t drain_ns);
 

@@ -88,6 +88,7 @@ void trn_rpc_server_route(trn_rpc_server *s, const trn_http_route *r);
 trn_err trn_rpc_server_listen(trn_rpc_server *s, const char *host, int port, int *port_out) TRN_MUST_USE;
 /* Serves on a socket that listens already (inherited from a parent that chose the port); takes it over, also on error. */
 trn_err trn_rpc_server_listen_fd(trn_rpc_server *s, int fd, int *port_out) TRN_MUST_USE;
+size_t trn_rpc_server_connections(const trn_rpc_server *s); /* [any] open ones */
 /* Stops accepting, GOAWAY, waits up to `drain_ns` for open calls, closes everything. Blocks: not from a loop. */
 void trn_rpc_server_close(trn_rpc_server *s, uint64_t drain_ns);
 

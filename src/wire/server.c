@@ -511,6 +511,7 @@ static void on_accept(void *arg, int events)
     }
 }
 
+size_t trn_rpc_server_connections(const trn_rpc_server *s) { return atomic_load(&((trn_rpc_server *)s)->n_conns); }
 static double read_conns(void *arg) { return (double)atomic_load(&((trn_rpc_server *)arg)->n_conns); }
 
 static void init_method(method *m, const trn_rpc_method *row, void *svc, const char *name)

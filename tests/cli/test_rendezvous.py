@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Tasks that do not know each other meet: in a shared folder, over TCP, at known addresses. No TensorFlow needed.
+
+    TRAINERA_BIN=build/trainera tests/cli/test_rendezvous.py [-v] [name…]
+"""
+import http.server
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from test_launch import BIN, PATIENCE, Case, processes, until  # noqa: E402
+
+TASKS = int(os.environ.get("TRAINERA_MEET_TASKS", "32"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Meet(Case):
+    def setUp(self):
+        super().setUp()
+        self.procs = []
+        self.addCleanup(lambda: [p.kill() for p in self.procs if p.poll() is None])
+
+    def task(self, index, *args, tasks=3, where=None, program=("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}"), name=None, log=""):
+        log = self.dir / (name or f"log.{index}")
+        with open(log, "ab") as f:
+            p = subprocess.Popen([BIN, "launch", "--rendezvous", str(where or self.dir / "meet"), "--tasks", str(tasks), "--index", str(index), "--host", "127.0.0.1",
+                                  "--log-dir=", *args, "--", *program], cwd=self.dir, env=self.env, stdout=f, stderr=f)
+        p.log = log
+        self.procs.append(p)
+        return p
+
+    def wait(self, p, code=0):
+        try:
+            p.wait(PATIENCE * 3)
+        except subprocess.TimeoutExpired:
+            self.fail(p.log.read_text())
+        self.assertEqual(p.returncode, code, p.log.read_text())
+        return p.log.read_text()
+
+    def spec(self, text):
+        return json.loads(re.search(r"spec (\{.*\}) \w+ \d+$", text, re.M)[1])
+
+
+class Folder(Meet):
+    def test_e31_all_learn_all_addresses(self):
+        ps = [self.task(i, "--ps", "1", "--job-id", "a") for i in (2, 1, 0)]
+        logs = [self.wait(p) for p in ps]
+        self.assertEqual(self.spec(logs[0]), self.spec(logs[1]))
+        self.assertEqual({j: len(a) for j, a in self.spec(logs[0]).items()}, {"ps": 1, "worker": 2})
+        self.assertEqual(os.listdir(self.dir / "meet"), [])
+
+    def test_who_is_missing_is_named(self):
+        p = self.task(0, "--wait-timeout", "5")
+        log = self.wait(p, 3)
+        self.assertRegex(log, r"ps/0 \(task 0\) waits since \d+ s in .*meet, job 'job', for 2 of 3 tasks: task 1 \(never seen\), task 2 \(never seen\); giving up in")
+        self.assertEqual(os.listdir(self.dir / "meet"), [])
+
+    def test_interrupted_while_waiting(self):
+        p = self.task(0)
+        until(lambda: (self.dir / "meet").is_dir() and os.listdir(self.dir / "meet"))
+        p.terminate()
+        self.wait(p, 143)
+        self.assertEqual(os.listdir(self.dir / "meet"), [])
+
+    def test_the_same_task_twice(self):
+        first = self.task(1, program=("sh", "-c", "sleep 1"))
+        until(lambda: (self.dir / "meet/job.task-1.json").exists())
+        log = self.wait(self.task(1, name="twice"), 1)
+        self.assertIn("task 1 of job 'job' runs already: pid", log)
+        others = [self.task(i, program=("sh", "-c", "sleep 1")) for i in (0, 2)]
+        for p in [first, *others]:
+            self.wait(p)
+
+    def test_files_of_an_earlier_run(self):
+        """Of a killed one on this machine, and of a machine that is gone: neither is believed, nor waited for for long."""
+        meet = self.dir / "meet"
+        meet.mkdir()
+        old = time.time() - 3600
+        cards = [{"index": i, "tasks": 3, "role": "x", "address": f"10.9.9.9:{i + 1}", "host": "gone", "nonce": f"old{i}", "ns": "x", "pid": 1} for i in range(3)]
+        for i in (1, 2):
+            (meet / f"job.task-{i}.json").write_text(json.dumps(cards[i]))
+            os.utime(meet / f"job.task-{i}.json", (old, old))
+        (meet / "job.cluster.json").write_text(json.dumps({"job": "job", "members": cards}))
+        dead = self.task(0)
+        until(lambda: (meet / "job.task-0.json").exists())
+        dead.kill()
+        dead.wait()
+        begin = time.time()
+        logs = [self.wait(p) for p in [self.task(i) for i in (1, 2, 0)]]
+        self.assertLess(time.time() - begin, 12)
+        self.assertNotIn("10.9.9.9:2", self.spec(logs[0])["worker"])
+        self.assertEqual(self.spec(logs[0]), self.spec(logs[1]))
+
+    def test_different_numbers_of_tasks(self):
+        ps = [self.task(0, tasks=3), self.task(1, tasks=4)]
+        self.assertTrue(until(lambda: any(p.poll() == 1 for p in ps)))
+        self.assertRegex(ps[0].log.read_text() + ps[1].log.read_text(), r"says that the job has (4 tasks, here it has 3|3 tasks, here it has 4)")
+
+    def test_many_in_random_order(self):
+        """Two jobs in one folder, started in random order, some twice, some killed and started again: all meet, none mixes."""
+        rnd = random.Random(os.environ.get("TRAINERA_SEED", "7"))
+        n = max(4, TASKS // 2)
+        program = ("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}; until test -e go; do sleep 0.5; done")
+        todo = [(job, i) for job in "ab" for i in range(n)]
+        rnd.shuffle(todo)
+        live, again, extra = {}, [], []
+        for k, (job, i) in enumerate(todo):
+            live[job, i] = self.task(i, "--job-id", job, "--ps", "2", tasks=n, program=program, name=f"log.{job}.{i}")
+            if rnd.random() < 0.2:
+                again.append((job, i))
+            if rnd.random() < 0.15:
+                until(lambda: (self.dir / f"meet/{job}.task-{i}.json").exists())
+                extra.append(self.task(i, "--job-id", job, "--ps", "2", tasks=n, program=program, name=f"twice.{job}.{i}"))
+            if again and rnd.random() < 0.5:
+                key = again.pop()
+                live[key].kill()
+                live[key].wait()
+                live[key] = self.task(key[1], "--job-id", key[0], "--ps", "2", tasks=n, program=program, name=f"log.{key[0]}.{key[1]}")
+        workers = [key for key in live if key[1] >= 2]
+        has = lambda key: live[key].log.read_text().count("spec {")
+        self.assertTrue(until(lambda: all(has(key) for key in workers), PATIENCE * 3), [(k, live[k].log.read_text()) for k in workers if not has(k)][:2])
+        specs = {}
+        for key in workers:
+            text = live[key].log.read_text()
+            specs.setdefault(key[0], set()).add(json.dumps(self.spec(text[text.rindex("spec {"):])))
+        # After a restart between two readings the addresses of that task may differ; its port is kept, so they do not.
+        self.assertEqual({job: len(s) for job, s in specs.items()}, {"a": 1, "b": 1}, specs)
+        a, b = (json.loads(next(iter(specs[job]))) for job in "ab")
+        self.assertFalse({x for v in a.values() for x in v} & {x for v in b.values() for x in v})
+        for p in extra:
+            self.assertNotEqual(p.wait(PATIENCE), 0)
+        (self.dir / "go").touch()
+        for key, p in live.items():
+            self.wait(p)
+        self.assertEqual(os.listdir(self.dir / "meet"), [])
+        self.assertEqual(processes(self.mark), [])
+
+
+class Tcp(Meet):
+    def test_e31_any_task_is_the_meeting_point(self):
+        where = f"tcp://127.0.0.1:{free_port()}"
+        logs = [self.wait(p) for p in [self.task(i, where=where) for i in (1, 2, 0)]]
+        self.assertEqual(self.spec(logs[0]), self.spec(logs[1]))
+
+    def test_the_meeting_point_dies_before_all_have_met(self):
+        where = f"tcp://127.0.0.1:{free_port()}"
+        first = self.task(1, where=where)
+        until(lambda: "meeting point" in first.log.read_text(), 10)
+        second = self.task(2, where=where)
+        time.sleep(0.5)
+        first.kill()
+        for p in [second, self.task(1, where=where, name="again"), self.task(0, where=where)]:
+            self.wait(p)
+
+    def test_wrong_meeting_points_are_named(self):
+        server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        sys.stderr, quiet = open(os.devnull, "w"), sys.stderr  # the server's own complaints
+        try:
+            log = self.wait(self.task(0, "--wait-timeout", "5", where=f"tcp://127.0.0.1:{server.server_port}"), 3)
+        finally:
+            sys.stderr = quiet
+            server.shutdown()
+            server.server_close()
+        self.assertIn("what answers there is no meeting point of Trainera", log)
+        where = f"tcp://127.0.0.1:{free_port()}"
+        a = self.task(0, "--job-id", "a", where=where, name="a")
+        until(lambda: "waits since" in a.log.read_text(), 10)
+        log = self.wait(self.task(1, "--job-id", "b", where=where), 1)
+        self.assertIn("this is the meeting point of job 'a', not of 'b': two jobs need two ports", log)
+        a.terminate()
+        self.wait(a, 143)
+
+    def test_a_killed_worker_comes_back(self):
+        where = f"tcp://127.0.0.1:{free_port()}"
+        program = ("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}; until test -e go; do sleep 0.1; done")
+        ps = [self.task(i, where=where, program=program) for i in range(3)]
+        until(lambda: "spec" in ps[2].log.read_text())
+        ps[2].kill()
+        ps[2].wait()
+        until(lambda: len([p for p in processes(self.mark)]) < 9, 3)
+        ps[2] = self.task(2, where=where, program=program, name="again")
+        until(lambda: "spec" in ps[2].log.read_text())
+        (self.dir / "go").touch()
+        for p in ps:
+            self.wait(p)
+
+
+class Known(Meet):
+    def known(self, job, index, spec, *args, program=("sh", "-c", "sleep 0.5"), name=None):
+        log = self.dir / (name or f"{job}.{index}")
+        with open(log, "ab") as f:
+            p = subprocess.Popen([BIN, "launch", "--cluster_spec", json.dumps(spec), "--job_name", job, "--task_index", str(index), "--log-dir=", *args, "--", *program],
+                                 cwd=self.dir, env=self.env, stdout=f, stderr=f)
+        p.log = log
+        self.procs.append(p)
+        return p
+
+    def test_a1_ps_ends_when_the_workers_say_so(self):
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps = [self.known("ps", 0, spec), self.known("worker", 0, spec), self.known("worker", 1, spec)]
+        for p in ps:
+            self.wait(p)
+
+    def test_a4_a_worker_that_is_done_early_harms_nobody(self):
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps = self.known("ps", 0, spec)
+        self.wait(self.known("worker", 0, spec))
+        self.assertIsNone(ps.poll())
+        self.wait(self.known("worker", 1, spec))
+        self.wait(ps)
+
+    def test_a2_a_missing_ps_is_named_with_the_reason(self):
+        port = free_port()
+        spec = {"ps": [f"127.0.0.1:{port}"], "worker": [f"127.0.0.1:{free_port()}"]}
+        log = self.wait(self.known("worker", 0, spec, "--wait-timeout", "9", program=("sleep", "60")), 3)
+        self.assertRegex(log, rf"worker/0 waits for ps/0 at 127\.0\.0\.1:{port} since \d+ s: .*[Cc]onnection refused.*; trying again every 2 s; giving up in")
+        self.assertRegex(log, r"ending: ps/0 at 127\.0\.0\.1:\d+ was not there for \d+ s")
+
+    def test_a_lost_worker_ends_the_job(self):
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps = [self.known("ps", 0, spec, "--peer-timeout", "4"), self.known("worker", 0, spec, "--peer-timeout", "4", program=("sleep", "60")),
+              self.known("worker", 1, spec, program=("sleep", "60"))]
+        time.sleep(1.5)
+        for pid in processes(self.mark):  # a machine that vanishes takes the keeper with it
+            if b"task_index\x001" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        self.assertRegex(self.wait(ps[0], 4), r"worker/1 on \S+ has been silent for \d+ s without having said that it ended: giving up")
+        self.assertNotEqual(ps[1].wait(PATIENCE), 0)
+
+    def test_another_jobs_ps_answers(self):
+        port = free_port()
+        other = {"ps": [f"127.0.0.1:{port}"], "worker": [f"127.0.0.1:{free_port()}"]}
+        ps = self.known("ps", 0, other, "--job-id", "theirs")
+        until(lambda: "serving" in ps.log.read_text())
+        log = self.wait(self.known("worker", 0, {**other, "worker": [f"127.0.0.1:{free_port()}"]}, "--job-id", "ours", "--wait-timeout", "7", program=("sleep", "60")), 3)
+        self.assertIn("ps/0 of another job, theirs answers there", log)
+        ps.terminate()
+        ps.wait(PATIENCE)
+
+    def test_a_worker_knows_only_itself_and_the_ps(self):
+        """…and keeps its own index; the ps knows no worker at all."""
+        port, me = free_port(), free_port()
+        ps = subprocess.Popen([BIN, "serve", "--ps_hosts", f"127.0.0.1:{port}", "--job_name", "ps", "--await-done", "worker/3", "--log-level", "error"], env=self.env)
+        self.procs.append(ps)
+        p = self.known("worker", 3, {"ps": [f"127.0.0.1:{port}"], "worker": {"3": f"127.0.0.1:{me}"}}, program=("sh", "-c", "echo $TF_CONFIG; sleep 1"))
+        self.assertIn('"worker": {"3": "127.0.0.1:%d"}}, "task": {"type": "worker", "index": 3}' % me, self.wait(p))
+        self.assertEqual(ps.wait(PATIENCE), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -289,6 +289,12 @@ trn_err launch_start(launch_job *j, launch_task *t, const void *signal_mask)
         words argv = t->server ? server_command(j, t, life[0]) : user_command(j, t);
         child c = {.argv = argv.v, .env = env.v, .file = t->server ? NULL : argv.v[0], .in = null, .out = out[1], .err = err[1],
                    .keep = {t->server ? t->listen_fd : -1, t->server ? life[0] : -1}, .parent = getpid(), .mask = signal_mask};
+        /* A server takes its signals from a queue: one that comes before it is up must wait there, not end it. */
+        sigset_t blocked = *(const sigset_t *)signal_mask;
+        sigaddset(&blocked, SIGTERM);
+        sigaddset(&blocked, SIGINT);
+        if (t->server)
+            c.mask = &blocked;
         pid_t pid = fork();
         if (pid == 0)
             become(&c);

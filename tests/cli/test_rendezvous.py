@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_launch import BIN, PATIENCE, Case, processes, until  # noqa: E402
@@ -27,6 +28,14 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def get(address, path):
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://{address}{path}", timeout=5) as r:
+            return r.read()
+    except OSError:
+        return b""
 
 
 class Meet(Case):
@@ -236,7 +245,8 @@ class Known(Meet):
         spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
         ps = [self.known("ps", 0, spec, "--peer-timeout", "4"), self.known("worker", 0, spec, "--peer-timeout", "4", program=("sleep", "60")),
               self.known("worker", 1, spec, program=("sleep", "60"))]
-        time.sleep(1.5)
+        board = lambda: json.loads(get(spec["ps"][0], "/job") or "{}").get("tasks", {}).get("worker/1", {}).get("state")
+        self.assertTrue(until(lambda: board() == "run"))
         for pid in processes(self.mark):  # a machine that vanishes takes the keeper with it
             if b"task_index\x001" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)

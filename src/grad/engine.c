@@ -9,14 +9,15 @@
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------- */
 
-static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn_grads_array, trn_grads_state, trn_grads_flow, trn_grads_control, trn_grads_call};
+static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn_grads_array, trn_grads_state, trn_grads_flow, trn_grads_control, trn_grads_call,
+                                                trn_grads_special, trn_grads_linalg, trn_grads_space, trn_grads_sparse};
 
 /* Ops where gradients end. */
 static const char *const flat[] = {
-    "ArgMax", "ArgMin", "Assert", "Bincount", "Bucketize", "Ceil", "ConcatOffset", "BroadcastArgs", "BroadcastGradientArgs", "DecodeRaw", "Equal", "Fact", "Floor",
+    "ApproximateEqual", "ArgMax", "ArgMin", "Assert", "Bincount", "Bucketize", "Ceil", "ConcatOffset", "BroadcastArgs", "BroadcastGradientArgs", "CTCBeamSearchDecoder", "CTCGreedyDecoder", "DecodeRaw", "EditDistance", "Equal", "Floor",
     "FloorDiv", "Greater", "GreaterEqual", "InTopK", "InTopKV2", "InvertPermutation", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "LinSpace",
     "LogicalAnd", "LogicalNot", "LogicalOr", "LookupTableFindV2", "Multinomial", "NoOp", "NonMaxSuppression", "NonMaxSuppressionV3", "NotEqual", "OneHot", "OnesLike",
-    "ParameterizedTruncatedNormal", "QueueDequeueV2", "QueueDequeueManyV2", "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "Range", "Rank", "Rint",
+    "ParameterizedTruncatedNormal", "QueueDequeueV2", "QueueDequeueManyV2", "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "Range", "Rank", "ReduceJoin", "Rint",
     "Round", "Shape", "ShapeN", "Sign", "Size", "StatelessMultinomial", "StatelessRandomNormal", "StatelessRandomUniform", "StatelessRandomNormalV2",
     "StatelessRandomUniformV2", "StatelessTruncatedNormal", "StatelessTruncatedNormalV2", "StopGradient", "TruncatedNormal", "TruncateDiv", "Where",
     "ZerosLike", "VarIsInitializedOp", "VariableShape", "IsVariableInitialized", "TensorListLength", "TensorListElementShape", "TensorArraySizeV3", "Bitcast"};

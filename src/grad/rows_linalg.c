@@ -1,0 +1,128 @@
+/* Gradients of linear algebra. A matrix that was taken as symmetric has a symmetric gradient. */
+#include "grad/rows.h"
+
+#define IN(i) trn_grad_in(c, i)
+
+static trn_out products(trn_grad_ctx *c, trn_out a, trn_out b, bool ta, bool tb)
+{
+    trn_attr at[] = {trn_attr__bool("adj_x", ta), trn_attr__bool("adj_y", tb)};
+    return trn_g_node(c, "BatchMatMulV2", TRN_OUTS(a, b), at, 2);
+}
+
+static void inverse(trn_grad_ctx *c)
+{
+    bool adj = trn_attr_bool(c->n, "adjoint");
+    trn_out o = trn_grad_out(c, 0), m = products(c, trn_grad_dy(c, 0), o, adj, !adj);
+    trn_grad_set(c, 0, TRN_G(c, "Neg", products(c, o, m, !adj, false)));
+}
+
+/* times: one number per matrix. */
+static trn_out times_inverse(trn_grad_ctx *c, trn_out times) { return TRN_GE(c, "(Mul (ExpandDims (ExpandDims $0 #-1) #-1) (MatrixInverse x adjoint=true))", times); }
+
+static void determinant(trn_grad_ctx *c) { trn_grad_set(c, 0, times_inverse(c, TRN_GE(c, "(Mul d o)"))); }
+
+static void log_determinant(trn_grad_ctx *c)
+{
+    if (trn_grad_has_dy(c, 1))
+        trn_grad_set(c, 0, times_inverse(c, trn_grad_dy(c, 1)));
+}
+
+static void solve(trn_grad_ctx *c)
+{
+    bool triangular = c->n->op[6] == 'T', adj = trn_attr_bool(c->n, "adjoint"), lower = trn_attr_bool(c->n, "lower");
+    trn_attr a[] = {trn_attr__bool("adjoint", !adj), trn_attr__bool("lower", lower)};
+    trn_out x = trn_grad_out(c, 0), db = trn_g_node(c, c->n->op, TRN_OUTS(IN(0), trn_grad_dy(c, 0)), a, triangular ? 2 : 1);
+    if (trn_grad_wanted(c, 1))
+        trn_grad_set(c, 1, trn_g_sum_to(c, db, IN(1), db));
+    if (!trn_grad_wanted(c, 0))
+        return;
+    trn_out da = TRN_G(c, "Neg", adj ? products(c, x, db, false, true) : products(c, db, x, false, true));
+    if (triangular)
+        da = lower ? TRN_GE(c, "(MatrixBandPart $0 #-1 #0)", da) : TRN_GE(c, "(MatrixBandPart $0 #0 #-1)", da);
+    trn_grad_set(c, 0, trn_g_sum_to(c, da, IN(0), da));
+}
+
+/* The adjoint of the last two axes. */
+static trn_out adjoint(trn_grad_ctx *c, trn_out a)
+{
+    trn_out rank = TRN_G(c, "Rank", a);
+    trn_out perm = TRN_GE(c, "(ConcatV2 (Range #0 (Sub $0 #2) #1) (Pack (Sub $0 #1) (Sub $0 #2)) #0)", rank);
+    return TRN_G(c, "ConjugateTranspose", a, perm);
+}
+
+/* Of the lower half, which is what the op looks at: off the diagonal each number stands for two. */
+static void self_adjoint_eig(trn_grad_ctx *c)
+{
+    trn_out e = trn_grad_out(c, 0), v = trn_grad_out(c, 1), m;
+    if (!trn_attr_bool(c->n, "compute_v")) {
+        trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of SelfAdjointEigV2 '%s' without vectors", c->n->name));
+        return;
+    }
+    m = TRN_GE(c, "(MatrixDiag d)");
+    if (trn_grad_has_dy(c, 1)) {
+        trn_out f = TRN_GE(c, "(DivNoNan 1 (Sub (ExpandDims $0 #-2) (ExpandDims $0 #-1)))", e);
+        m = TRN_G(c, "AddV2", m, TRN_G(c, "Mul", f, products(c, v, trn_grad_dy(c, 1), true, false)));
+    }
+    trn_out da = products(c, v, products(c, m, v, false, true), false, false);
+    trn_out both = TRN_G(c, "AddV2", da, adjoint(c, da));
+    trn_grad_set(c, 0, TRN_GE(c, "(MatrixSetDiag (MatrixBandPart $0 #-1 #0) (Mul 0.5 (MatrixDiagPart $0)))", both));
+}
+
+static void conjugate_transpose(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(ConjugateTranspose d (InvertPermutation y))")); }
+
+static trn_out product(trn_grad_ctx *c, trn_out a, trn_out b, bool ta, bool tb)
+{
+    trn_attr at[] = {trn_attr__bool("transpose_a", ta), trn_attr__bool("transpose_b", tb)};
+    return trn_g_node(c, "MatMul", TRN_OUTS(trn_g_cast(c, a, TRN_FLOAT), trn_g_cast(c, b, TRN_FLOAT)), at, 2);
+}
+
+static void sparse_mat_mul(trn_grad_ctx *c)
+{
+    bool ta = trn_attr_bool(c->n, "transpose_a"), tb = trn_attr_bool(c->n, "transpose_b");
+    trn_out d = trn_grad_dy(c, 0), a = IN(0), b = IN(1);
+    if (trn_grad_wanted(c, 0))
+        trn_grad_set(c, 0, trn_g_cast(c, ta ? product(c, b, d, tb, true) : product(c, d, b, false, !tb), trn_g_type(c, a)));
+    if (trn_grad_wanted(c, 1))
+        trn_grad_set(c, 1, trn_g_cast(c, tb ? product(c, d, a, true, ta) : product(c, a, d, !ta, false), trn_g_type(c, b)));
+}
+
+static void diag_v2(trn_grad_ctx *c)
+{
+    trn_out zero = trn_g_num(c, trn_g_type(c, trn_grad_dy(c, 0)), 0);
+    trn_grad_set(c, 0, trn_g_like(c, c->n->op[11] == '2' ? TRN_GE(c, "(MatrixDiagPartV2 d y $0)", zero) : TRN_GE(c, "(MatrixDiagPartV3 d y $0 align=@)", zero), IN(0)));
+}
+
+static void set_diag_v2(trn_grad_ctx *c)
+{
+    bool v2 = c->n->op[14] == '2';
+    trn_out zero = trn_g_num(c, trn_g_type(c, trn_grad_dy(c, 0)), 0);
+    if (trn_grad_wanted(c, 0))
+        trn_grad_set(c, 0, v2 ? TRN_GE(c, "(MatrixSetDiagV2 d (ZerosLike y) z)") : TRN_GE(c, "(MatrixSetDiagV3 d (ZerosLike y) z align=@)"));
+    if (trn_grad_wanted(c, 1))
+        trn_grad_set(c, 1, v2 ? TRN_GE(c, "(MatrixDiagPartV2 d z $0)", zero) : TRN_GE(c, "(MatrixDiagPartV3 d z $0 align=@)", zero));
+}
+
+const trn_grad_row trn_grads_linalg[] = {
+    {"Cholesky", {"(CholeskyGrad o d)"}},
+    {"ConjugateTranspose", .fn = conjugate_transpose},
+    {"Diag", {"(DiagPart d)"}},
+    {"DiagPart", {"(Diag d)"}},
+    {"LogMatrixDeterminant", .fn = log_determinant},
+    {"MatrixBandPart", {"(MatrixBandPart d y z)"}},
+    {"MatrixDeterminant", .fn = determinant},
+    {"MatrixDiag", {"(MatrixDiagPart d)"}},
+    {"MatrixDiagPart", {"(MatrixSetDiag (ZerosLike x) d)"}},
+    {"MatrixDiagPartV2", {"(MatrixSetDiagV2 (ZerosLike x) d y)"}},
+    {"MatrixDiagPartV3", {"(MatrixSetDiagV3 (ZerosLike x) d y align=@)"}},
+    {"MatrixDiagV2", .fn = diag_v2},
+    {"MatrixDiagV3", .fn = diag_v2},
+    {"MatrixInverse", .fn = inverse},
+    {"MatrixSetDiag", {"(MatrixSetDiag d (ZerosLike y))", "(MatrixDiagPart d)"}},
+    {"MatrixSetDiagV2", .fn = set_diag_v2},
+    {"MatrixSetDiagV3", .fn = set_diag_v2},
+    {"MatrixSolve", .fn = solve},
+    {"MatrixTriangularSolve", .fn = solve},
+    {"SelfAdjointEigV2", .fn = self_adjoint_eig},
+    {"SparseMatMul", .fn = sparse_mat_mul},
+    {0},
+};

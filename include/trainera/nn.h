@@ -208,13 +208,14 @@ typedef struct trn_rnn_opts {
     trn_init kernel_init, bias_init;
     const trn_out *c, *h;     /* the state to begin with, [batch, units]; NULL: zeros */
     const trn_out *lengths;   /* int32 or int64 [batch]: after so many steps a row's state stays and its outputs are 0; NULL: all steps */
+    bool loop;                /* a loop in the graph though the number of steps is known: a smaller graph, slower steps */
     bool reuse, not_trainable;
 } trn_rnn_opts;
 /* What a recurrent layer gives: outputs [batch, time, units] and the last state (GRU: c is nothing). */
 typedef struct trn_rnn {
     trn_out outputs, c, h;
 } trn_rnn;
-/* x is [batch, time, features] with a known number of time steps: the steps are laid out one after the other in the graph. Variables as with
+/* x is [batch, time, features]. With a known number of time steps these are laid out one after the other in the graph, else it loops. Variables as with
  * dynamic_rnn and BasicLSTMCell ("rnn/basic_lstm_cell/kernel"), or GRUCell ("rnn/gru_cell/gates/kernel", …/candidate/…). */
 TRN_API trn_rnn trn_lstm(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts);
 TRN_API trn_rnn trn_gru(trn_builder *b, trn_out x, int64_t units, const trn_rnn_opts *opts);

@@ -1,4 +1,7 @@
-/* LSTM and GRU over time. The steps are unrolled: every op has a gradient of its own, and a step of training runs without frames. */
+/* LSTM and GRU over time. The steps are unrolled where their number is known: a step of training then runs without frames, and many things at a time.
+ * Else they are a loop over lists of tensors. */
+#include <trainera/control.h>
+
 #include "train/nn_priv.h"
 
 static const trn_rnn no_rnn = {{-1, 0}, {-1, 0}, {-1, 0}};
@@ -14,6 +17,9 @@ typedef struct rnn {
     trn_dtype t;
     trn_variable *k[2], *bias[2]; /* LSTM: one pair; GRU: gates, candidate */
     trn_out c, h;
+    /* of a loop: */
+    void (*step)(struct rnn *, trn_out);
+    trn_out list, lengths, n; /* inputs by time, int32 lengths or TRN_NONE, number of steps */
 } rnn;
 
 static bool rnn_init(rnn *r, trn_builder *b, const char *layer, trn_out x, int64_t units, const trn_rnn_opts *opts)
@@ -24,16 +30,14 @@ static bool rnn_init(rnn *r, trn_builder *b, const char *layer, trn_out x, int64
         return false;
     *r = (rnn){.b = b, .o = opts ? opts : &no_opts, .units = units, .t = trn_out_dtype(b, x), .c = TRN_NONE, .h = TRN_NONE};
     r->act = r->o->activation ? r->o->activation : trn_tanh;
-    if (s->rank != 3 || s->dim[1] < 1 || s->dim[2] < 1)
-        BAD(b, "%s: its input must be [batch, time, features] with known time and features, but %s is %s", layer, trn_out_name(b, x), trn_shape_text(text, s));
-    else if (s->dim[1] > MAX_STEPS)
-        BAD(b, "%s: %lld time steps; more than %d are not unrolled", layer, (long long)s->dim[1], MAX_STEPS);
+    if (s->rank != 3 || s->dim[1] == 0 || s->dim[2] < 1)
+        BAD(b, "%s: its input must be [batch, time, features] with known features, but %s is %s", layer, trn_out_name(b, x), trn_shape_text(text, s));
     else if (!trn_nn__is_float(r->t))
         BAD(b, "%s: its input must be of floats, but %s is of %s", layer, trn_out_name(b, x), trn_dtype_name(r->t));
     else if (units < 1)
         BAD(b, "%s: %lld units; at least one is needed", layer, (long long)units);
     else {
-        r->steps = s->dim[1];
+        r->steps = s->dim[1] > MAX_STEPS || r->o->loop ? -1 : s->dim[1];
         r->features = s->dim[2];
     }
     return trn_builder_ok(b);
@@ -86,31 +90,80 @@ static void gru_step(rnn *r, trn_out x)
     r->h = OP(b, "AddV2", keep, OP(b, "Mul", take, c));
 }
 
+/* One step at time i (int32 scalar); rows that have ended keep their state. Gives the output. */
+static trn_out masked_step(rnn *r, trn_out x, trn_out i)
+{
+    trn_builder *b = r->b;
+    trn_out c = r->c, h = r->h;
+    r->step(r, x);
+    if (!trn_out_is(r->lengths))
+        return r->h;
+    trn_out on = OP(b, "ExpandDims", OP(b, "Greater", r->lengths, i), trn_const_i32(b, 1));
+    trn_out y = OP(b, "SelectV2", on, r->h, trn_const_num(b, r->t, 0));
+    r->h = OP(b, "SelectV2", on, r->h, h);
+    if (trn_out_is(c))
+        r->c = OP(b, "SelectV2", on, r->c, c);
+    return y;
+}
+
+/* ---- as a loop: i, h, outputs, and c of an LSTM ---------------------------------------------------------------------- */
+
+static trn_out more_steps(void *arg, trn_builder *b, const trn_out *v) { return OP(b, "Less", v[0], ((rnn *)arg)->n); }
+
+static void loop_step(void *arg, trn_builder *b, trn_out *v)
+{
+    rnn *r = arg;
+    bool lstm = r->step == lstm_step;
+    trn_out x = OPA(b, "TensorListGetItem", ATTRS(trn_at_type("element_dtype", r->t)), r->list, v[0], trn_nn__ints(b, (int64_t[]){-1, r->features}, 2));
+    x = OP(b, "Reshape", x, trn_nn__ints(b, (int64_t[]){-1, r->features}, 2)); /* its features are known from here on */
+    r->h = v[1];
+    r->c = lstm ? v[3] : TRN_NONE;
+    trn_out y = masked_step(r, x, v[0]);
+    v[2] = OP(b, "TensorListSetItem", v[2], v[0], y);
+    v[1] = r->h;
+    if (lstm)
+        v[3] = r->c;
+    v[0] = OP(b, "AddV2", v[0], trn_const_i32(b, 1));
+}
+
+static trn_rnn in_a_loop(rnn *r, trn_out x)
+{
+    trn_builder *b = r->b;
+    bool lstm = r->step == lstm_step;
+    trn_out swap = trn_nn__ints(b, (int64_t[]){1, 0, 2}, 3), element = trn_nn__ints(b, (int64_t[]){-1, r->units}, 2);
+    r->list = OP(b, "TensorListFromTensor", OP(b, "Transpose", x, swap), trn_nn__ints(b, (int64_t[]){-1, r->features}, 2));
+    r->n = trn_nn__squeeze_last(b, trn_nn__part(b, OP(b, "Shape", x), 1, 2));
+    trn_out outs = OPA(b, "TensorListReserve", ATTRS(trn_at_type("element_dtype", r->t)), element, r->n);
+    trn_out vars[] = {trn_const_i32(b, 0), r->h, outs, r->c};
+    trn_shape state = trn_shape_of(2, (int64_t)-1, r->units), shapes[] = {trn_shape_scalar(), state, trn_shape_scalar(), state};
+    trn_outs end = trn_while(b, more_steps, loop_step, r, vars, lstm ? 4 : 3, &(trn_loop_opts){.shapes = shapes});
+    if (!trn_builder_ok(b))
+        return no_rnn;
+    trn_out y = OPA(b, "TensorListStack", ATTRS(trn_at_type("element_dtype", r->t)), end.at[2], element);
+    y = OP(b, "Transpose", y, swap);
+    y = trn_nn__last_dim(b, y, x, r->units); /* a stack of what the loop made has no shape; this is known of x */
+    return (trn_rnn){y, lstm ? end.at[3] : TRN_NONE, end.at[1]};
+}
+
+/* ---- one after the other --------------------------------------------------------------------------------------------- */
+
 static trn_rnn over_time(rnn *r, const char *cell, trn_out x, void (*step)(rnn *, trn_out))
 {
     trn_builder *b = r->b;
     const trn_rnn_opts *o = r->o;
-    bool lstm = step == lstm_step;
     trn_rnn y = no_rnn;
-    trn_out *outputs = trn_builder_alloc(b, sizeof *outputs * (size_t)r->steps);
-    if (lstm)
+    r->step = step;
+    if (step == lstm_step)
         r->c = state_of(r, "c", o->c, x);
     r->h = state_of(r, "h", o->h, x);
-    trn_out lengths = o->lengths ? trn_nn__cast(b, *o->lengths, TRN_INT32) : TRN_NONE, zero = trn_const_num(b, r->t, 0);
+    r->lengths = o->lengths ? trn_nn__cast(b, *o->lengths, TRN_INT32) : TRN_NONE;
+    if (r->steps < 0)
+        return in_a_loop(r, x);
+    trn_out *outputs = trn_builder_alloc(b, sizeof *outputs * (size_t)r->steps);
     trn_out xs = OPA(b, "Unpack", ATTRS(trn_at_int("num", r->steps), trn_at_int("axis", 1)), x);
     for (int64_t i = 0; i < r->steps && outputs && trn_builder_ok(b); i++)
-        TRN_SCOPE(trn_name_scope(b, cell), b) {
-            trn_out c = r->c, h = r->h;
-            step(r, trn_out_nth(xs, (int)i));
-            outputs[i] = r->h;
-            if (o->lengths) { /* rows that have ended keep their state */
-                trn_out on = OP(b, "ExpandDims", OP(b, "Greater", lengths, trn_const_i32(b, (int32_t)i)), trn_const_i32(b, 1));
-                outputs[i] = OP(b, "SelectV2", on, r->h, zero);
-                r->h = OP(b, "SelectV2", on, r->h, h);
-                if (lstm)
-                    r->c = OP(b, "SelectV2", on, r->c, c);
-            }
-        }
+        TRN_SCOPE(trn_name_scope(b, cell), b)
+            outputs[i] = masked_step(r, trn_out_nth(xs, (int)i), trn_out_is(r->lengths) ? trn_const_i32(b, (int32_t)i) : TRN_NONE);
     if (trn_builder_ok(b)) {
         trn_attr axis = trn_at_int("axis", 1);
         y = (trn_rnn){trn_node_add(b, "Pack", outputs, (int)r->steps, &axis, 1), r->c, r->h};

@@ -18,6 +18,7 @@ FEEDS = {
     "image": R.normal(size=(3, 8, 8, 3)).astype(np.float32),
     "rows": R.normal(size=(4, 6)).astype(np.float32),
     "series": R.normal(size=(2, 5, 4)).astype(np.float32),
+    "series_any": R.normal(size=(2, 6, 4)).astype(np.float32),
     "flag": np.array(True),
     "labels": np.eye(3, dtype=np.float32)[[0, 2, 1, 1]],
     "preds": R.uniform(0.05, 0.95, (4, 3)).astype(np.float32),
@@ -155,6 +156,8 @@ def rnn():
     out["gru"], out["gru_h"] = tf.nn.dynamic_rnn(C.GRUCell(6), x, lengths, dtype=tf.float32, scope="gru")
     out["cut"], s = tf.nn.dynamic_rnn(C.BasicLSTMCell(3, forget_bias=0.5, activation=tf.nn.relu), x, lengths, dtype=tf.float32, scope="cut")
     out["cut_c"] = s.c
+    out["free"], s = tf.nn.dynamic_rnn(C.BasicLSTMCell(5), feed("series_any", None, None, 4), lengths, dtype=tf.float32, scope="free")
+    out["free_c"] = s.c
     return out
 
 
@@ -282,7 +285,11 @@ def train_lstm():
     return tf.train.AdagradOptimizer(0.1), sparse(feed("ids", None), tf.layers.dense(s.h, 3))
 
 
-@pytest.mark.parametrize("model", [train_mlp, train_conv, train_norm, train_lstm], ids=lambda m: m.__name__)
+def train_loop():
+    return train_lstm()
+
+
+@pytest.mark.parametrize("model", [train_mlp, train_conv, train_norm, train_lstm, train_loop], ids=lambda m: m.__name__)
 def test_same_loss_curve(shared, tmp_path, model):
     def curve(s, g, init, train, loss):
         s.run(init)

@@ -407,6 +407,46 @@ static void test_rnn(void **state)
     close_model(&m);
 }
 
+/* As a loop: the same numbers, the same gradients, for any number of steps. */
+static void test_rnn_loop(void **state)
+{
+    for (int gru = 0; gru < 2; gru++) {
+        model m = open_model();
+        trn_builder *b = m.b;
+        trn_set_seed(b, 1);
+        trn_out x = trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(3, (int64_t)-1, (int64_t)3, (int64_t)2)), lengths = trn_const_i32s(b, (int32_t[]){3, 1}, 2);
+        trn_out any = trn_placeholder(b, "any", TRN_FLOAT, trn_shape_of(3, (int64_t)-1, (int64_t)-1, (int64_t)2));
+        trn_rnn (*layer)(trn_builder *, trn_out, int64_t, const trn_rnn_opts *) = gru ? trn_gru : trn_lstm;
+        trn_rnn flat = layer(b, x, 4, &(trn_rnn_opts){.lengths = &lengths});
+        trn_rnn loop = layer(trn_named(b, "rnn"), x, 4, &(trn_rnn_opts){.lengths = &lengths, .loop = true, .reuse = true});
+        trn_rnn free_time = layer(trn_named(b, "rnn"), any, 4, &(trn_rnn_opts){.reuse = true});
+        has_shape(b, loop.outputs, "[?,3,4]");
+        has_shape(b, free_time.outputs, "[?,?,4]");
+        trn_variable *k = trn_variable_find(b, gru ? "rnn/gru_cell/gates/kernel" : "rnn/basic_lstm_cell/kernel");
+        trn_grad g[2][2];
+        trn_rnn all[] = {flat, loop};
+        for (int i = 0; i < 2; i++) {
+            trn_out loss = trn_op_add_v2(b, trn_op_l2_loss(b, all[i].outputs), trn_op_l2_loss(b, all[i].h));
+            trn_gradients(g[i], b, &loss, 1, TRN_OUTS(k->handle, x), NULL);
+        }
+        ok(trn_builder_check(b));
+        run_op(&m, trn_variables_init(b, TRN_VARS_GLOBAL));
+        trn_tensor *fed = trn_tensor_from(TRN_FLOAT, 3, (int64_t[]){2, 3, 2}, (float[]){1, -1, 2, .5f, -.5f, 3, 0, 1, 1, 2, -2, .1f});
+        trn_out pairs[][2] = {{flat.outputs, loop.outputs}, {flat.h, loop.h}, {g[0][0].values, g[1][0].values}, {g[0][1].values, g[1][1].values}};
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+            trn_tensor *want = run_fed(&m, pairs[i][0], x, fed);
+            is_floats(run_fed(&m, pairs[i][1], x, fed), trn_tensor_data(want), trn_tensor_count(want), 1e-5f);
+            trn_tensor_unref(want);
+        }
+        trn_tensor *long_one = trn_tensor_from(TRN_FLOAT, 3, (int64_t[]){1, 7, 2}, (float[14]){1}), *t = run_fed(&m, free_time.outputs, any, long_one);
+        assert_int_equal(trn_tensor_count(t), 28);
+        trn_tensor_unref(t);
+        trn_tensor_unref(long_one);
+        trn_tensor_unref(fed);
+        close_model(&m);
+    }
+}
+
 static void test_losses(void **state)
 {
     model m = open_model();
@@ -496,7 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),   cmocka_unit_test(test_errors),       cmocka_unit_test(test_conv),      cmocka_unit_test(test_batch_norm),
         cmocka_unit_test(test_dropout), cmocka_unit_test(test_seeds),        cmocka_unit_test(test_initialisers), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_losses),  cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn),
+        cmocka_unit_test(test_losses),  cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn), cmocka_unit_test(test_rnn_loop),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -192,6 +192,9 @@ static void rnn(void)
     out("gru_h", g.h);
     out("cut", cut.outputs);
     out("cut_c", cut.c);
+    trn_rnn any = trn_lstm(trn_named(b, "free"), in("series_any", TRN_FLOAT, 3, -1, -1, 4, 0), 5, &(trn_rnn_opts){.lengths = &lengths});
+    out("free", any.outputs);
+    out("free_c", any.c);
 }
 
 static void embedding(void)
@@ -242,13 +245,16 @@ static void train_norm(void)
     trains(trn_rmsprop(b, trn_const_f32(b, 0.01f), 0.9f, 0, 1e-10f, false), trn_loss_sparse_softmax(b, ids, trn_dense(b, h, 3, NULL), NULL));
 }
 
-static void train_lstm(void)
+static void train_rnn(bool loop)
 {
     trn_out words = in("words", TRN_INT32, 2, -1, 5, 0, 0), ids = in("ids", TRN_INT32, 1, -1, 0, 0, 0);
     trn_out x = trn_embedding(b, words, 20, 6, NULL);
-    trn_rnn r = trn_lstm(b, x, 12, NULL);
+    trn_rnn r = trn_lstm(b, x, 12, &(trn_rnn_opts){.loop = loop});
     trains(trn_adagrad(b, trn_const_f32(b, 0.1f), 0.1f), trn_loss_sparse_softmax(b, ids, trn_dense(b, r.h, 3, NULL), NULL));
 }
+
+static void train_lstm(void) { train_rnn(false); }
+static void train_loop(void) { train_rnn(true); }
 
 int main(int argc, char **argv)
 {
@@ -256,7 +262,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*build)(void);
     } cases[] = {{"dense", dense}, {"conv", conv}, {"norm", norm}, {"dropout", dropout}, {"inits", inits}, {"losses", losses}, {"metrics", metrics}, {"rnn", rnn}, {"embedding", embedding},
-                 {"train_mlp", train_mlp}, {"train_conv", train_conv}, {"train_norm", train_norm}, {"train_lstm", train_lstm}};
+                 {"train_mlp", train_mlp}, {"train_conv", train_conv}, {"train_norm", train_norm}, {"train_lstm", train_lstm}, {"train_loop", train_loop}};
     if (argc != 3) {
         fprintf(stderr, "usage: nnmodels CASE OUT.pb\n");
         return 2;

@@ -503,12 +503,19 @@ static trn_err send_recv(trn_gnode **out, cutter *c, const char *base, trn_edge 
                         INT_ATTR("send_device_incarnation", (int64_t)sd->incarnation),
                         str_attr("recv_device", rd->name),
                         BOOL_ATTR("client_terminated", false)};
+    /* TensorFlow's worker keeps the kernels of these ops by node name for all graphs of a session: one name must mean one key. */
+    char *whole = trn_xasprintf("%s;%s;%s;%d", tensor_name, sd->name, rd->name, (int)t);
+    uint32_t mark = (uint32_t)trn_hash64_tf(whole, strlen(whole));
+    free(whole);
+    char send_name[32], recv_name[32];
+    snprintf(send_name, sizeof send_name, "_send_%08x", mark);
+    snprintf(recv_name, sizeof recv_name, "_recv_%08x", mark);
     int frame = trn_frames_in(&c->f, reader);
     trn_gnode *send, *recv;
-    trn_err err = add(&send, c, "_Send", base, "_send", src->dev, frame, attrs, TRN_COUNTOF(attrs), &from, 1);
+    trn_err err = add(&send, c, "_Send", base, send_name, src->dev, frame, attrs, TRN_COUNTOF(attrs), &from, 1);
     attrs[0].name = "tensor_type";
     if (!err)
-        err = add(&recv, c, "_Recv", base, "_recv", reader->dev, frame, attrs, TRN_COUNTOF(attrs), NULL, 0);
+        err = add(&recv, c, "_Recv", base, recv_name, reader->dev, frame, attrs, TRN_COUNTOF(attrs), NULL, 0);
     free(tensor_name);
     if (err)
         return err;

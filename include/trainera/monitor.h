@@ -27,6 +27,7 @@
 #define TRAINERA_MONITOR_H
 
 #include <trainera/build.h>
+#include <trainera/optim.h>
 #include <trainera/save.h>
 #include <trainera/session.h>
 #include <trainera/summary.h>
@@ -191,6 +192,10 @@ TRN_API trn_hook *trn_hook_final_ops(const trn_out *fetches, int n, trn_tensor *
 /* Adds feeds to every step: the function calls trn_ask_feed. */
 TRN_API trn_hook *trn_hook_feed_fn(trn_err (*fn)(void *arg, trn_step_ask *ask), void *arg);
 
+/* Every worker of a job whose optimizer is trn_sync_replicas: starts and ends its part with each session. opts may be NULL; is_chief is the session's.
+ * Put it before Done. */
+TRN_API trn_hook *trn_hook_sync_replicas(trn_optimizer *sync, const trn_sync_opts *opts);
+
 typedef struct trn_progress_opts {
     int64_t total_steps; /* for the bar and the time left; 0: unknown */
     const trn_out *loss; /* shown when not NULL */
@@ -224,7 +229,8 @@ typedef struct trn_wait_done_opts {
     int n_workers;     /* 0: the tasks of jobs worker, chief and master in the server's cluster */
     double patience_s; /* 0: without end; else DEADLINE_EXCEEDED, which names who is missing */
 } trn_wait_done_opts;
-/* Serves until every worker has said that it is done. A worker that ends twice (it was restarted) counts once. */
+/* Serves until every worker has said that it is done, and for up to 2 s more while they close their sessions. A worker that ends twice (it was
+ * restarted) counts once. */
 TRN_API trn_err trn_ps_wait_done(trn_server *server, const trn_wait_done_opts *o_or_null) TRN_MUST_USE;
 /* Serves until SIGINT or SIGTERM comes; both are handled while this waits, and only then. */
 TRN_API trn_err trn_server_join(trn_server *server) TRN_MUST_USE;

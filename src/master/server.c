@@ -201,6 +201,12 @@ int trn_server_task(const trn_server *s)
     return s->task;
 }
 
+bool trn_server_idle(trn_server *s)
+{
+    trn_worker_stats n = trn_worker_count(s->worker);
+    return !n.sessions && !n.graphs;
+}
+
 trn_master *trn_server_master(trn_server *s)
 {
     return s->master;

@@ -35,6 +35,7 @@ struct trn_master *trn_server_master(trn_server *s); /* for in-process sessions 
 const trn_cluster *trn_server_cluster(const trn_server *s); /* lives as long as the server */
 const char *trn_server_job(const trn_server *s);
 int trn_server_task(const trn_server *s);
+bool trn_server_idle(trn_server *s); /* no master has a session or a graph here */
 const char *trn_server_target(const trn_server *s); /* "grpc://host:port" */
 /* [any] What goes on here; a session or graph that was closed no longer counts. */
 typedef struct trn_server_load {

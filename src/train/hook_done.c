@@ -15,7 +15,7 @@
 
 #include "master/server.h"
 
-enum { SAY_MS = 30000 };
+enum { SAY_MS = 30000, LINGER_MS = 2000 };
 
 /* Everybody who trains, in this order: they are numbered by it. */
 static const char *const training_jobs[] = {"worker", "chief", "master"};
@@ -249,6 +249,9 @@ trn_err trn_ps_wait_done(trn_server *server, const trn_wait_done_opts *o)
     if (!err)
         err = wait_all(s, take, &t, o ? o->patience_s : 0);
     trn_err_free(trn_session_close(s));
+    /* A worker that is done still has to close its session; TensorFlow's does not come back from that when the ps is gone. */
+    for (int ms = 0; !err && ms < LINGER_MS && !trn_server_idle(server); ms += 5)
+        usleep(5000);
     free(t.said);
     trn_sb_fini(&config);
     trn_builder_free(b);

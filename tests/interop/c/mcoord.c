@@ -1,0 +1,66 @@
+/* A coordinator: hands out steps that count, on workers that come and go. Prints "scheduled N" while it goes, then "total T retries R workers A B …". */
+#include <trainera/trainera.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int64_t steps = 200, pause_ms;
+static const trn_flag own[] = {{"steps", TRN_FLAG_INT, &steps, "to schedule"}, {"pause_ms", TRN_FLAG_INT, &pause_ms, "between two"}, {0}};
+
+static trn_err coordinate(const trn_role *me)
+{
+    trn_builder *b = trn_builder_new();
+    trn_device_scope(b, "/job:ps/task:0");
+    trn_variable *v = trn_variable_new(b, "total", trn_const_i64(b, 0), 0);
+    const char *add = trn_out_name(b, trn_out_node(trn_variable_assign_add(b, v, trn_const_i64(b, 1))));
+    trn_end(b);
+    const char *value = trn_out_name(b, v->value);
+    trn_coord *c = NULL;
+    trn_err err = trn_coord_open(&c, &(trn_coord_opts){.builder = b, .cluster = me->cluster, .wait_secs = 30});
+    for (int64_t i = 0; !err && i < steps; i++) {
+        err = trn_coord_schedule(NULL, c, &(trn_run){.targets = &add, .n_targets = 1});
+        printf("scheduled %lld\n", (long long)i + 1);
+        fflush(stdout);
+        if (pause_ms)
+            usleep((useconds_t)pause_ms * 1000);
+    }
+    if (!err)
+        err = trn_coord_join(c);
+    trn_future *f = NULL;
+    trn_tensor *t = NULL;
+    if (!err)
+        err = trn_coord_schedule(&f, c, &(trn_run){.fetches = &value, .n_fetches = 1});
+    if (!err)
+        err = trn_coord_fetch(f, &t, 1);
+    if (!err) {
+        printf("total %lld retries %lld workers", (long long)*(const int64_t *)trn_tensor_data(t), (long long)trn_coord_retries(c));
+        for (int i = 0; i < me->n_workers; i++)
+            printf(" %lld", (long long)trn_coord_steps(c, i));
+        printf("\n");
+    }
+    trn_tensor_unref(t);
+    trn_future_free(f);
+    trn_err end = trn_coord_close(c);
+    if (err)
+        trn_err_free(end);
+    else
+        err = end;
+    trn_builder_free(b);
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    trn_role me;
+    trn_err err = trn_flags_cluster(&me, argc, argv, own);
+    if (!err)
+        err = coordinate(&me);
+    if (err) {
+        fprintf(stderr, "mcoord: %s: %s\n", trn_code_name(trn_err_code(err)), trn_err_msg(err));
+        trn_err_free(err);
+        return 1;
+    }
+    trn_role_fini(&me);
+    return 0;
+}

@@ -211,6 +211,8 @@ trn_partitioned *trn_partitioned_variable(trn_builder *b, const char *name, trn_
         trn_builder_fail(b, err);
     const char *scope = trn_scope_name(b);
     v->name = *scope ? trn_builder_printf(b, "%s/%s", scope, name) : trn_builder_strdup(b, name);
+    if (trn_builder_ok(b) && trn_variable_find(b, trn_builder_printf(b, "%s/part_0", v->name)))
+        trn_builder_fail(b, trn_errorf(TRN_ALREADY_EXISTS, "there is a partitioned variable '%s' already: its pieces would be mixed up in checkpoints", v->name));
     v->dtype = dtype;
     v->shape = shape;
     v->axis = how.axis;

@@ -620,6 +620,11 @@ static void test_pieces(void **st)
     b = trn_builder_new();
     trn_partitioned_variable(b, "t", TRN_FLOAT, trn_shape_of(2, 7L, 2L), trn_fixed_partitioner(3, 2), NULL, NULL, 0);
     expect_error(b, "axis 2 of rank 2");
+
+    b = trn_builder_new();
+    for (int i = 0; i < 2; i++)
+        trn_partitioned_variable(b, "t", TRN_FLOAT, trn_shape_of(2, 7L, 2L), trn_fixed_partitioner(3, 0), NULL, NULL, 0);
+    expect_error(b, "a partitioned variable 't' already");
 }
 
 int main(void)

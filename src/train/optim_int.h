@@ -65,9 +65,12 @@ static inline bool trn_optim__is_ref(const trn_builder *b, const trn_variable *v
     return n && n->out_types && n->n_out > 0 && trn_dtype_is_ref(n->out_types[0]);
 }
 
-/* Op with inputs and without attrs; nm NULL: called like the op. */
-#define TRN_OP(b, nm, op, ...) trn_node_add(trn_optim__name(b, nm), op, TRN_OUTS(__VA_ARGS__), NULL, 0)
-static inline trn_builder *trn_optim__name(trn_builder *b, const char *name) { return name ? trn_named(b, name) : b; }
+/* Op with inputs and without attrs; nm NULL: called like the op. The name is set when the inputs are there: one of them would take it. */
+#define TRN_OP(b, nm, op, ...) trn_optim__op(b, nm, op, TRN_OUTS(__VA_ARGS__))
+static inline trn_out trn_optim__op(trn_builder *b, const char *name, const char *op, const trn_out *in, int n)
+{
+    return trn_node_add(name ? trn_named(b, name) : b, op, in, n, NULL, 0);
+}
 
 /* Where the variable is, of the variable's dtype. */
 trn_out trn_optim__lr(trn_optimizer *o, const trn_variable *v);

@@ -50,6 +50,8 @@ const trn_grad_row trn_grads_control[] = {
     {"Merge", .fn = merge},
     {"PreventGradient", .fn = prevent},
     {"RefIdentity", .fn = pass},
+    {"RefMerge", .fn = merge},
+    {"RefSwitch", .fn = split_up},
     {"Snapshot", .fn = pass},
     {"Switch", .fn = split_up},
     {0},

@@ -54,6 +54,53 @@ static void batch_norm(trn_grad_ctx *c)
         trn_grad_set(c, i, trn_out_nth(d, i));
 }
 
+/* The gradient of the gradient: what the op does, once more in small steps, which have gradients. */
+static void batch_norm_grad(trn_grad_ctx *c)
+{
+    bool training = trn_attr_bool(c->n, "is_training"), nchw = strcmp(trn_attr_str(c->n, "data_format"), "NCHW") == 0;
+    trn_dtype t = trn_g_type(c, IN(1));
+    double eps = (double)trn_attr_float(c->n, "epsilon");
+    trn_out in[3], first = TRN_NONE;
+    for (int i = 0; i < 3; i++) {
+        in[i] = TRN_GE(c, "(Identity $0)", IN(i));
+        first = i ? first : in[0];
+    }
+    trn_out dy = trn_g_cast(c, in[0], TRN_FLOAT), x = trn_g_cast(c, in[1], TRN_FLOAT), scale = in[2];
+    if (nchw) {
+        dy = TRN_GE(c, "(Transpose $0 #[0,2,3,1])", dy);
+        x = TRN_GE(c, "(Transpose $0 #[0,2,3,1])", x);
+    }
+    trn_out e = trn_g_num(c, TRN_FLOAT, eps), off, off_y, inv, dx, dscale, doffset = TRN_GE(c, "(Sum $0 #[0,1,2])", dy);
+    if (training) {
+        off = TRN_GE(c, "(Sub $0 (Mean $0 #[0,1,2] keep_dims=true))", x);
+        off_y = TRN_GE(c, "(Sub $0 (Mean $0 #[0,1,2] keep_dims=true))", dy);
+        trn_out var = TRN_GE(c, "(AddV2 (Mean (Square $0) #[0,1,2]) $1)", off, e);
+        inv = TRN_GE(c, "(Rsqrt $0)", var);
+        trn_out both = TRN_GE(c, "(Mean (Mul $0 $1) #[0,1,2] keep_dims=true)", off_y, off);
+        dx = TRN_GE(c, "(Mul (Mul $0 $1) (Sub $2 (Mul (Mul (Reciprocal $3) $4) $5)))", scale, inv, off_y, var, both, off);
+    } else { /* mean and variance came in */
+        off = TRN_GE(c, "(Sub $0 $1)", x, IN(3));
+        inv = TRN_GE(c, "(Rsqrt (AddV2 $0 $1))", IN(4), e);
+        dx = TRN_GE(c, "(Mul $0 (Mul $1 $2))", dy, scale, inv);
+    }
+    dscale = TRN_GE(c, "(Mul $0 (Sum (Mul $1 $2) #[0,1,2]))", inv, dy, off);
+    if (nchw)
+        dx = TRN_GE(c, "(Transpose $0 #[0,3,1,2])", dx);
+    dx = TRN_GE(c, "(Identity $0)", trn_g_cast(c, dx, t));
+    trn_out ys[3] = {dx, dscale, doffset};
+    trn_grad dys[3], d[3];
+    for (int i = 0; i < 3; i++)
+        dys[i] = trn_grad_dy_any(c, i);
+    if (!trn_g_ok(c))
+        return;
+    trn_ghost h = *c->h;
+    h.first = first.node;
+    h.end = dx.node + 1;
+    trn_grad__run(d, &h, c->tmp, in, 3, ys, dys, 3, NULL, 0);
+    for (int i = 0; i < 3 && trn_g_ok(c); i++)
+        trn_grad_set_any(c, i, d[i]);
+}
+
 const trn_grad_row trn_grads_nn[] = {
     {"AvgPool", {"(AvgPoolGrad (Shape x) d @)"}},
     {"AvgPoolGrad", {NULL, "(AvgPool d @)"}},
@@ -69,6 +116,9 @@ const trn_grad_row trn_grads_nn[] = {
     {"Elu", {"(EluGrad d o)"}},
     {"EluGrad", {"(EluGrad d y)", "(SelectV2 (Less y (ZerosLike y)) (Mul d x) (ZerosLike y))"}},
     {"FusedBatchNorm", .fn = batch_norm},
+    {"FusedBatchNormGrad", .fn = batch_norm_grad},
+    {"FusedBatchNormGradV2", .fn = batch_norm_grad},
+    {"FusedBatchNormGradV3", .fn = batch_norm_grad},
     {"FusedBatchNormV2", .fn = batch_norm},
     {"FusedBatchNormV3", .fn = batch_norm},
     {"LeakyRelu", {"(LeakyReluGrad d x @)"}},

@@ -184,6 +184,31 @@ def second_order_conv():
     return [tf.reduce_sum(tf.square(g))], [k], None
 
 
+def penalty(training):
+    x, g, o = var("x", 2, 3, 3, 2), var("g", 2), var("o", 2)
+    kw = {} if training else {"mean": tf.constant([0.1, -0.2]), "variance": tf.constant([0.7, 1.3]), "is_training": False}
+    y = tf.nn.fused_batch_norm(x, g, o, **kw)[0]
+    d = tf.gradients(tf.reduce_sum(y * tf.square(y)), [x, g])
+    return [tf.reduce_sum(tf.square(d[0])) + tf.reduce_sum(d[1] * [1.0, 2.0])], [x, g], None
+
+
+@model
+def second_order_batch_norm():
+    return penalty(True)
+
+
+@model
+def second_order_batch_norm_inference():
+    return penalty(False)
+
+
+@model
+def old_cond_of_references():
+    a = var("a", 3, ref=True)
+    y = tf.cond(tf.reduce_sum(a) < 100.0, lambda: tf.square(a) * 2.0, lambda: a)
+    return [tf.reduce_sum(y)], [a], None
+
+
 @model
 def arrays():
     a, b = var("a", 3, 4), var("b", 2, 4)
@@ -219,6 +244,51 @@ def einsums():
     y = tf2.einsum("bij,jk->bki", a, b)
     z = tf2.einsum("bij,bkj->bik", a, a)
     return [tf.reduce_sum(tf.square(y)) + tf.reduce_sum(tf.tanh(z)) + tf.reduce_sum(tf.matmul(a, b[None, :, :3]))], [a, b], None
+
+
+@model
+def linear_algebra():
+    a, b = var("a", 3, 3), var("b", 3, 2)
+    m = tf.matmul(a, a, transpose_b=True) + 2.0 * tf.eye(3)
+    e, v = tf.linalg.eigh(m)
+    y = tf.linalg.solve(m, b) + tf.linalg.triangular_solve(tf.linalg.cholesky(m), b) + tf.matmul(tf.linalg.inv(m), b)
+    return [tf.reduce_sum(tf.square(y)) + tf.linalg.det(m) + tf.linalg.slogdet(m)[1] + tf.reduce_sum(e * [1.0, 2.0, 3.0]) + tf.reduce_sum(tf.square(v) * tf.constant(data(3, 3)))
+            + tf.reduce_sum(tf.linalg.band_part(m, 0, 1)) + tf.reduce_sum(tf.square(tf.linalg.diag_part(m)))], [a, b], None
+
+
+@model
+def images():
+    x, k = var("x", 1, 4, 4, 2), var("k", 1, 2, 2, 2, 2)
+    y = tf.image.resize_bilinear(x, [6, 5]) + tf.image.resize_nearest_neighbor(x, [6, 5])
+    z = tf.nn.space_to_depth(tf.nn.lrn(x), 2)
+    w = tf.nn.conv3d(tf.expand_dims(x, 1), k, [1, 1, 1, 1, 1], "SAME")
+    return [tf.reduce_sum(y * y) + tf.reduce_sum(tf.sin(z)) + tf.reduce_sum(tf.nn.max_pool3d(w, 2, 1, "SAME")) + tf.reduce_sum(tf.nn.avg_pool3d(w * w, 2, 1, "SAME"))
+            + tf.reduce_sum(tf.nn.top_k(tf.reshape(x, [4, 8]), 3).values * [1.0, 2.0, 3.0]) + tf.reduce_sum(tf.roll(x, 1, 1) * x)], [x, k], None
+
+
+@model
+def segments():
+    x = tf.get_variable("x", initializer=tf.constant([[1.0, 2], [3, 0], [3, 5], [0, 7], [2, 2]]), use_resource=True)
+    ids, u = tf.constant([0, 0, 0, 1, 1]), tf.constant([2, 0, 2, -1, 0])
+    y = [tf.segment_mean(x, ids), tf.segment_max(x, ids), tf.segment_min(x, ids), tf.unsorted_segment_max(x, u, 3)[::2], tf.unsorted_segment_prod(x, u, 3)[:2],
+         tf.sparse_segment_mean(x, [0, 2, 2], [0, 0, 1]), tf.sparse_segment_sqrt_n(x, [0, 2, 2], [0, 0, 1])]
+    return [tf.add_n([tf.reduce_sum(t * tf.constant(data(2, 2, seed=i))) for i, t in enumerate(y)])], [x], None
+
+
+@model
+def sparse_tensors():
+    v, d = var("v", 3), var("d", 3, 2)
+    sp = tf.SparseTensor(tf.constant([[0, 1], [1, 0], [1, 2]], tf.int64), v, [2, 3])
+    y = tf.sparse_tensor_dense_matmul(sp, d)
+    z = tf.sparse_add(sp, tf.constant(data(2, 3))) * tf.sparse_tensor_to_dense(sp)
+    return [tf.reduce_sum(tf.square(y)) + tf.reduce_sum(z) + tf.reduce_sum(tf.square(tf.sparse_reduce_sum(sp, 1)))], [v, d], None
+
+
+@model
+def special_functions():
+    x = tf.get_variable("x", initializer=tf.constant([0.3, 0.9, 1.7]), use_resource=True)
+    y = tf.math.erfc(x) + tf.math.digamma(x) + tf.math.igamma(x, x + 1.0) + tf.math.xlogy(x, x + 2.0) + tf.math.bessel_i1e(x) + tf.math.polygamma(2.0 + 0.0 * tf.stop_gradient(x), x)
+    return [tf.reduce_sum(y * y) + tf.norm(x) + tf.reduce_sum(tf.clip_by_value(x, 0.5, 1.0) * x) + tf.reduce_sum(tf.math.cumulative_logsumexp(x))], [x], None
 
 
 @model

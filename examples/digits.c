@@ -97,7 +97,7 @@ static trn_err train(const trn_role *me, trn_server *server)
     trn_hook *hooks[] = {trn_hook_stop_at_step(&(trn_stop_at_step_opts){.last_step = steps}), trn_hook_nan(loss, false), me->cluster ? trn_hook_done(NULL) : NULL};
     trn_hook *chief[] = {trn_hook_progress(&(trn_progress_opts){.total_steps = steps, .loss = &loss})};
     trn_monitored *m = NULL;
-    err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .server = server, .is_chief = me->is_chief, .checkpoint_dir = run_dir, .log_steps = -1,
+    err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .server = server, .is_chief = me->is_chief, .checkpoint_dir = run_dir, .save_steps = 500, .log_steps = -1,
                                                        .hooks = hooks, .n_hooks = me->cluster ? 3 : 2, .chief_hooks = chief, .n_chief_hooks = 1});
     const char *names[] = {"images:0", "labels:0"}, *target = trn_out_name(b, trn_out_node(update)), *fetch = trn_out_name(b, right);
     uint64_t jitters = (uint64_t)(seed + me->task);

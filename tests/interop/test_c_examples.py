@@ -3,8 +3,11 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
+import time
 
+import pytest
 from clusters import BIN, free_ports
 
 COMPARES = False
@@ -56,6 +59,42 @@ def test_digits_on_a_cluster(tmp_path):
     said = run_cluster("digits", chief_args=[f"--dir={tmp_path}"])
     assert accuracy(said) >= 97
     assert "model.ckpt-" in said
+
+
+@pytest.mark.parametrize("who", ["ps", pytest.param("worker", marks=pytest.mark.slow), pytest.param("chief", marks=pytest.mark.slow), "all"])
+def test_digits_killed(tmp_path, who):
+    """kill -9 in the middle, started again: the run goes on from its last checkpoint and ends as it would have."""
+    ports = free_ports(3)
+    flags = [f"--ps_hosts=localhost:{ports[0]}", f"--worker_hosts=localhost:{ports[1]},localhost:{ports[2]}", f"--dir={tmp_path}"]
+    tasks = {"ps": ("ps", 0), "chief": ("worker", 0), "worker": ("worker", 1)}
+
+    def start(name):
+        job, i = tasks[name]
+        return subprocess.Popen([EXAMPLES / "digits", *flags, f"--job_name={job}", f"--task_index={i}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=ENV, cwd=TOP)
+
+    procs = {name: start(name) for name in tasks}
+    dead = []
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("model.ckpt-[1-9]*.index")):
+            assert time.monotonic() < deadline and procs["chief"].poll() is None
+            time.sleep(0.05)
+        for name in tasks if who == "all" else [who]:
+            procs[name].send_signal(signal.SIGKILL)
+            dead.append(procs[name])
+        time.sleep(0.3)
+        for name in tasks if who == "all" else [who]:
+            procs[name] = start(name)
+        said = {name: p.communicate(timeout=120) for name, p in procs.items()}
+        assert {name: p.returncode for name, p in procs.items()} == dict.fromkeys(tasks, 0), said
+        assert accuracy(said["chief"][0]) >= 97
+        assert int(re.search(r"model.ckpt-(\d+)", said["chief"][0]).group(1)) >= 2000
+    finally:
+        for p in [*procs.values(), *dead]:
+            if p.poll() is None:
+                p.kill()
+            p.communicate()
 
 
 def test_word_embeddings(tmp_path):

@@ -486,7 +486,7 @@ static void read_gone(trn_ckpt_dir *d)
 
 void trn_ckpt_dir__open(trn_ckpt_dir *d, const char *dir, const char *state_file, const char *base, double start)
 {
-    *d = (trn_ckpt_dir){.dir = trn_xstrdup(dir), .state_file = trn_xstrdup(state_file)};
+    *d = (trn_ckpt_dir){.dir = trn_xstrdup(dir), .state_file = trn_xstrdup(state_file), .start = start};
     trn_checkpoint_state st;
     trn_err err = trn_checkpoint_state_read(&st, dir, state_file);
     if (!err) {
@@ -502,8 +502,6 @@ void trn_ckpt_dir__open(trn_ckpt_dir *d, const char *dir, const char *state_file
         TRN_WARN("saver", "%s/%s is damaged and will be written anew: %s", dir, state_file, trn_err_msg(err));
     }
     trn_err_free(err);
-    if (d->last_kept <= 0)
-        d->last_kept = start;
     delete_gone(d);
     sweeping s = {.d = d, .base = base, .start = start};
     each_entry(dir, sweep_one, &s);
@@ -556,6 +554,8 @@ trn_err trn_ckpt_dir__record(trn_ckpt_dir *d, const char *path, const char *asid
             drop(d, i, false);
     }
     TRN_PUSH(d->kept, d->n, d->cap, (trn_kept){trn_xstrdup(path), (double)trn_wall_us() / 1e6});
+    if (keep_every_hours > 0 && d->last_kept <= 0)
+        d->last_kept = d->start;
     while (max_to_keep > 0 && d->n > max_to_keep) {
         bool stays = keep_every_hours > 0 && d->kept[0].time - d->last_kept >= keep_every_hours * 3600;
         if (stays)

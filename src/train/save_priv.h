@@ -27,7 +27,8 @@ typedef struct trn_ckpt_dir {
     int n, cap;
     char **gone;    /* no longer named, perhaps still there; also in the state file, so that a killed deletion is finished later */
     int n_gone, cap_gone;
-    double last_kept;
+    double start;     /* of the saver */
+    double last_kept; /* of the last one that keep_every_hours kept; 0: none yet */
 } trn_ckpt_dir;
 
 /* Reads the state file, finishes deletions, and removes what killed saves of <base> left before `start` (seconds since 1970). */

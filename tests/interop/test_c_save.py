@@ -374,9 +374,9 @@ def test_killed_with_its_cluster(tmp_path, cluster):
         c = cluster(ps=2)
         p = subprocess.Popen([TOOL, "loop", str(folder), c.target("worker")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         time.sleep(0.2 + rng.random() * 0.5)
-        for t in c.tasks:
-            t.proc.kill()
         p.kill()
+        for t in c.tasks:
+            t.kill()
         p.wait()
         reached = max(filter(lambda s: s is not None, (reached, last_line(p))), default=None)
         check_folder(folder, reached)

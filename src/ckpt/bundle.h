@@ -37,6 +37,10 @@ trn_err trn_bundle_open_memory(trn_bundle **out, const void *index, size_t n_ind
                                size_t n_data) TRN_MUST_USE;
 void trn_bundle_close(trn_bundle *b);
 trn_err trn_bundle_find(trn_dtype *dtype, trn_shape *shape, trn_bundle *b, const char *name, size_t n) TRN_MUST_USE;
+/* In which data file its bytes lie (-1: several), how many they are there, in how many pieces it was saved (0: whole). */
+typedef struct trn_bundle_place { int shard; uint64_t bytes; int pieces; } trn_bundle_place;
+trn_err trn_bundle_where(trn_bundle_place *out, trn_bundle *b, const char *name, size_t n) TRN_MUST_USE;
+int trn_bundle_shards(const trn_bundle *b);
 /* The whole tensor, put together when it was saved in pieces. */
 trn_err trn_bundle_read(trn_tensor **out, trn_bundle *b, const char *name, size_t n) TRN_MUST_USE;
 trn_err trn_bundle_read_slice(trn_tensor **out, trn_bundle *b, const char *name, size_t n,

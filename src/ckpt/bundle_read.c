@@ -133,6 +133,35 @@ trn_err trn_bundle_find(trn_dtype *dtype, trn_shape *shape, trn_bundle *b, const
     return TRN_OK;
 }
 
+int trn_bundle_shards(const trn_bundle *b)
+{
+    return b->header.shards;
+}
+
+trn_err trn_bundle_where(trn_bundle_place *out, trn_bundle *b, const char *name, size_t n)
+{
+    trn_bundle_entry e;
+    TRN_TRY(find(&e, b, name, n));
+    trn_bundle_place place = {.shard = e.shard, .bytes = e.size, .pieces = e.n_slices};
+    trn_err err = TRN_OK;
+    for (int i = 0; i < e.n_slices && !err; i++) {
+        trn_sb key = {0};
+        trn_bundle_entry piece;
+        trn_slicespec_key(&key, name, n, &e.slice[i]);
+        err = find(&piece, b, key.p, key.n);
+        trn_sb_fini(&key);
+        if (err)
+            break;
+        place.shard = i == 0 || place.shard == piece.shard ? piece.shard : -1;
+        place.bytes += piece.size;
+        trn_bundle_entry_fini(&piece);
+    }
+    trn_bundle_entry_fini(&e);
+    if (!err)
+        *out = place;
+    return err;
+}
+
 trn_err trn_bundle_each(trn_bundle *b,
                         trn_err (*fn)(void *arg, const char *name, size_t n, trn_dtype dtype, const trn_shape *shape),
                         void *arg)

@@ -45,7 +45,8 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* without program and command name; returns the exit code */
 } cli_command;
 
-extern const cli_command cli_serve, cli_local, cli_launch, cli_ops;
+extern const cli_command cli_serve, cli_local, cli_launch, cli_ops, cli_status, cli_top, cli_trace, cli_inspect, cli_completion, cli_man;
+const cli_command *cli_at(int i); /* the i-th of all; NULL: no more */
 const cli_command *cli_find(const char *name, size_t n);
 
 /* Reads argv into the struct at `options`. What is no flag goes to rest (NULL: is an error). "--" ends the flags. */

@@ -9,7 +9,7 @@
 #include "cli/cli.h"
 #include "io/net.h"
 
-enum { MAX_ANSWER = 8 << 20 };
+enum { MAX_ANSWER = 256 << 20 }; /* traces are the largest */
 
 static trn_err wait_io(int fd, short events, uint64_t deadline, const char *address)
 {

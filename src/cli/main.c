@@ -4,12 +4,14 @@
 
 #include "cli/cli.h"
 
-static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_launch, &cli_ops};
+static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_launch, &cli_ops, &cli_status, &cli_top, &cli_trace, &cli_inspect, &cli_completion, &cli_man};
 
 static const char *command_name(const void *table, int i)
 {
     return i < (int)TRN_COUNTOF(commands) ? commands[i]->name : NULL;
 }
+
+const cli_command *cli_at(int i) { return i >= 0 && i < (int)TRN_COUNTOF(commands) ? commands[i] : NULL; }
 
 const cli_command *cli_find(const char *name, size_t n)
 {
@@ -23,8 +25,8 @@ static void overview(FILE *f)
 {
     fprintf(f, "trainera %s: parameter-server training, served to unchanged TensorFlow programs\n\n", TRAINERA_VERSION);
     for (size_t i = 0; i < TRN_COUNTOF(commands); i++)
-        fprintf(f, "  trainera %-8s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(f, "  trainera %-8s %s\n", "help", "what a command does and which flags it has: trainera help serve");
+        fprintf(f, "  trainera %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(f, "  trainera %-10s %s\n", "help", "what a command does and which flags it has: trainera help serve");
     fprintf(f, "\n  trainera --version, trainera --help\n");
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/inspect.h"
 #include "graph/graph.h"
 #include "op/registry.h"
 #include "proto/pb.h"
@@ -10,17 +11,45 @@
 #include "proto/textproto.h"
 
 typedef struct options {
-    bool signatures;
+    bool signatures, json;
 } options;
 
 #define ROW(field) offsetof(options, field)
 static const cli_flag flags[] = {
     {"signatures", NULL, "With the list: inputs, outputs and attributes of every op.", CLI_BOOL, ROW(signatures)},
+    {"json", NULL, "The same as JSON.", CLI_BOOL, ROW(json)},
     {0},
 };
 
+static void list_json(const options *o)
+{
+    trn_sb text = {0};
+    trn_json j = {.out = &text, .pretty = true};
+    trn_json_open(&j, NULL, '{');
+    trn_json_open(&j, "ops", '[');
+    for (int i = 0; i < trn_op_count(); i++) {
+        const trn_op *row = trn_op_at(i)->row;
+        if (!o->signatures) {
+            trn_json_str(&j, NULL, row->name);
+            continue;
+        }
+        trn_json_open(&j, NULL, '{');
+        trn_json_str(&j, "name", row->name);
+        trn_json_str(&j, "signature", row->sig);
+        trn_json_close(&j);
+    }
+    trn_json_close(&j);
+    trn_json_close(&j);
+    fwrite(text.p, 1, text.n, stdout);
+    trn_sb_fini(&text);
+}
+
 static void list(const options *o)
 {
+    if (o->json) {
+        list_json(o);
+        return;
+    }
     for (int i = 0; i < trn_op_count(); i++) {
         const trn_op *row = trn_op_at(i)->row;
         if (o->signatures)
@@ -55,7 +84,7 @@ static int each_graph(const uint8_t *p, size_t n, int depth, trn_err *err, trn_e
     return found;
 }
 
-static bool looks_like_text(const trn_sb *s)
+bool cli_looks_like_text(const trn_sb *s)
 {
     for (size_t i = 0; i < s->n && i < 512; i++) {
         uint8_t c = (uint8_t)s->p[i];
@@ -67,18 +96,8 @@ static bool looks_like_text(const trn_sb *s)
 
 /* ---- what it needs ---------------------------------------------------------------------------------------------------- */
 
-typedef struct lack {
-    const char *op, *node, *why;
-    int count;
-} lack;
-
-typedef struct survey {
-    trn_arena *arena;
-    trn_map *lacks; /* op and reason → lack */
-    lack **order;
-    int n, cap;
-    int nodes;
-} survey;
+typedef cli_lack lack;
+typedef cli_survey survey;
 
 static void note_lack(survey *s, const char *op, const char *node, const char *why)
 {
@@ -136,9 +155,8 @@ static void survey_functions(survey *s, const Tensorflow__FunctionDefLibrary *li
     trn_map_free(own, NULL);
 }
 
-static trn_err survey_bytes(void *arg, const uint8_t *p, size_t n)
+trn_err cli_survey_graph(cli_survey *s, const uint8_t *p, size_t n)
 {
-    survey *s = arg;
     ProtobufCMessage *pb = NULL;
     TRN_TRY(trn_pb_unpack(&pb, s->arena, &tensorflow__graph_def__descriptor, p, n));
     const Tensorflow__GraphDef *def = (Tensorflow__GraphDef *)pb;
@@ -155,12 +173,31 @@ static trn_err survey_bytes(void *arg, const uint8_t *p, size_t n)
     return err;
 }
 
+void cli_put_lacks(trn_json *j, const cli_survey *s)
+{
+    trn_json_open(j, "missing", '[');
+    for (int i = 0; i < s->n; i++) {
+        trn_json_open(j, NULL, '{');
+        trn_json_str(j, "op", s->order[i]->op);
+        trn_json_int(j, "nodes", s->order[i]->count);
+        trn_json_str(j, "first_node", s->order[i]->node);
+        trn_json_str(j, "why", s->order[i]->why);
+        trn_json_close(j);
+    }
+    trn_json_close(j);
+}
+
+static trn_err survey_bytes(void *arg, const uint8_t *p, size_t n)
+{
+    return cli_survey_graph(arg, p, n);
+}
+
 static trn_err survey_file(survey *s, const char *path)
 {
     trn_sb file = {0}, bytes = {0};
     TRN_TRY(cli_read_file(&file, path, (size_t)INT32_MAX));
     trn_err err = TRN_OK;
-    bool text = looks_like_text(&file);
+    bool text = cli_looks_like_text(&file);
     if (text)
         err = trn_textproto_encode(&bytes, &tensorflow__graph_def__descriptor, (const char *)file.p, file.n);
     const trn_sb *from = text ? &bytes : &file;
@@ -170,6 +207,19 @@ static trn_err survey_file(survey *s, const char *path)
     trn_sb_fini(&file);
     trn_sb_fini(&bytes);
     return err ? trn_err_wrap(err, "%s", path) : TRN_OK;
+}
+
+static int report_json(const survey *s)
+{
+    trn_sb text = {0};
+    trn_json j = {.out = &text, .pretty = true};
+    trn_json_open(&j, NULL, '{');
+    trn_json_int(&j, "nodes", s->nodes);
+    cli_put_lacks(&j, s);
+    trn_json_close(&j);
+    fwrite(text.p, 1, text.n, stdout);
+    trn_sb_fini(&text);
+    return s->n ? CLI_FAILED : CLI_OK;
 }
 
 static int report(const survey *s)
@@ -199,7 +249,7 @@ static int run(int argc, char **argv)
     survey s = {.arena = trn_arena_new(), .lacks = trn_map_new()};
     for (int i = 0; i < files.n && !err; i++)
         err = survey_file(&s, files.v[i]);
-    int code = err ? cli_fail(err, CLI_FAILED) : report(&s);
+    int code = err ? cli_fail(err, CLI_FAILED) : o.json ? report_json(&s) : report(&s);
     trn_map_free(s.lacks, NULL);
     free(s.order);
     free(files.v);

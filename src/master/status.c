@@ -14,6 +14,7 @@
 #include "obs/pages.h"
 #include "res/var.h"
 #include "wire/stats.h"
+#include "worker/capture.h"
 
 #define SECOND UINT64_C(1000000000)
 #define PATH_STATUS "/trainera.Worker/Status"
@@ -813,6 +814,44 @@ static void get_status(void *svc, const char *path, const char *query, trn_http_
     trn_status_json(s, &out->body);
 }
 
+static int number_in(const char *query, const char *name, int max)
+{
+    const char *at = strstr(query, name);
+    long v = at && (at == query || at[-1] == '&') ? strtol(at + strlen(name), NULL, 10) : 0;
+    return v < 0 ? 0 : v > max ? max : (int)v;
+}
+
+/* /trace?start&parts=N&seconds=S, /trace?stop gives what was recorded, /trace says how it stands. */
+static void get_trace(void *svc, const char *path, const char *query, trn_http_reply *out) /* [loop] */
+{
+    trn_status *s = svc;
+    trn_capture *c = trn_worker_capture(s->o.worker);
+    bool stop = strncmp(query, "stop", 4) == 0;
+    if (strncmp(query, "start", 5) == 0) {
+        int seconds = number_in(query, "seconds=", 4000);
+        trn_capture_start(c, number_in(query, "parts=", 10000), (uint64_t)(seconds ? seconds : 60) * SECOND);
+    } else if (stop) {
+        trn_capture_stop(c);
+    }
+    int dropped, parts = trn_capture_count(c, &dropped);
+    out->content_type = "application/json";
+    trn_json j = {.out = &out->body};
+    trn_json_open(&j, NULL, '{');
+    trn_json_strf(&j, "task", "%s/%d", s->o.job, s->o.task);
+    trn_json_uint(&j, "time_us", trn_wall_us());
+    trn_json_bool(&j, "recording", trn_capture_on(c));
+    trn_json_int(&j, "n_parts", parts);
+    trn_json_int(&j, "dropped", dropped);
+    if (stop) {
+        trn_sb all = {0};
+        trn_capture_json(c, &all);
+        trn_json_raw(&j, "parts", all.p, all.n);
+        trn_sb_fini(&all);
+    }
+    trn_json_close(&j);
+    trn_sb_adds(&out->body, "\n");
+}
+
 /* What another task asks for: one letter says how much of it. */
 static void tell_peer(void *svc, trn_call *call) /* [loop] */
 {
@@ -832,6 +871,7 @@ void trn_status_serve(trn_status *s, trn_rpc_server *rpc)
     trn_rpc_server_add(rpc, methods, s);
     trn_rpc_server_route(rpc, &trn_page_root);
     trn_rpc_server_route(rpc, &(trn_http_route){"/status.json", get_status, s});
+    trn_rpc_server_route(rpc, &(trn_http_route){"/trace", get_trace, s});
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */

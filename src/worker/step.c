@@ -7,6 +7,7 @@
 
 #include "graph/devname.h"
 #include "wire/codec.h"
+#include "worker/stats.h"
 #include "worker/worker_int.h"
 
 /* ---- RecvTensor, asking ------------------------------------------------------------------------------------------- */
@@ -475,7 +476,14 @@ void trn_step_run_end(step_run *r, trn_err push_err)
         trn_wstep_abort(st, trn_err_copy(err));
         trn_worker_note_error(err);
     }
-    trn_hist_add(st->w->part_time, trn_now_ns() - r->start_ns);
+    uint64_t now = trn_now_ns();
+    trn_hist_add(st->w->part_time, now - r->start_ns);
+    if (TRN_UNLIKELY(r->trace != NULL)) {
+        trn_capture_add(st->w->capture, st->id, r->trace, trn_plan_graph(r->plan), r->start_ns, now);
+        if (r->own_trace)
+            trn_trace_free((trn_trace *)r->trace);
+        trn_plan_unref(r->plan);
+    }
     r->done(r->arg, err);
     trn_worker_busy_add(st->w, -1);
     trn_wstep_unref(st);
@@ -493,6 +501,13 @@ void trn_wstep_run(trn_wstep *st, trn_plan *p, const trn_run_opts *o, void (*don
     opts.step_id = st->id;
     opts.rdv = &st->rdv;
     opts.step_resmgr = trn_wstep_resmgr(st);
+    if (trn_capture_on(st->w->capture)) {
+        r->own_trace = !opts.trace;
+        if (r->own_trace)
+            opts.trace = trn_trace_new();
+        r->trace = opts.trace;
+        r->plan = trn_plan_ref(p);
+    }
     trn_lock(&st->mu);
     st->runs++;
     if (!st->cancel)

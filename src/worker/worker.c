@@ -196,6 +196,7 @@ trn_err trn_wsession_plan(trn_plan **out, trn_wsession *s, const char *handle)
 trn_worker *trn_worker_new(const trn_worker_opts *o)
 {
     trn_worker *w = trn_xalloc(sizeof *w);
+    w->capture = trn_capture_new();
     w->part_time = trn_metric_hist("step_part_seconds", "This task's part of a step, from its start to its end");
     w->cluster = trn_cluster_ref(o->cluster);
     w->job = trn_xstrdup(o->job);
@@ -239,6 +240,7 @@ void trn_worker_free(trn_worker *w)
         return;
     trn_worker_steps_fini(w);
     trn_rpc_log_fini(w);
+    trn_capture_free(w->capture);
     trn_map_free(w->sessions, unref_session);
     trn_map_free(w->outboxes, trn_outbox_free);
     trn_wsession_unref(w->legacy);
@@ -317,6 +319,11 @@ trn_worker_stats trn_worker_count(trn_worker *w)
 trn_resmgr *trn_worker_resmgr(trn_worker *w)
 {
     return w->resmgr;
+}
+
+trn_capture *trn_worker_capture(trn_worker *w)
+{
+    return w->capture;
 }
 
 const trn_hist *trn_worker_part_time(const trn_worker *w)

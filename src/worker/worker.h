@@ -93,6 +93,7 @@ typedef struct trn_worker_stats { size_t sessions, graphs, steps, variables, var
 trn_worker_stats trn_worker_count(trn_worker *w);
 void trn_worker_note_error(const trn_error *err); /* among the recent errors, when it is one that somebody should look at */
 trn_resmgr *trn_worker_resmgr(trn_worker *w);     /* borrowed */
+struct trn_capture *trn_worker_capture(trn_worker *w); /* worker/capture.h */
 const trn_hist *trn_worker_part_time(const trn_worker *w);
 
 #endif

@@ -3,6 +3,7 @@
 #define TRN_WORKER_INT_H
 
 #include "wire/codec.h"
+#include "worker/capture.h"
 #include "worker/worker.h"
 
 #define TRN_PATH_WORKER "/tensorflow.WorkerService/"
@@ -52,6 +53,7 @@ struct trn_worker {
     _Atomic uint64_t steps_run;
     trn_hist *part_time; /* from a part's start to its end */
     struct rpc_log *log;
+    trn_capture *capture;
     _Atomic int busy;
     trn_map *outboxes;          /* address → trn_outbox; live as long as the worker */
     _Atomic uint64_t swept_ns; /* when steps without a master were last looked for */
@@ -63,6 +65,9 @@ typedef struct remote_recv remote_recv;
 typedef struct step_run {
     struct step_run *next;
     uint64_t start_ns;
+    const trn_trace *trace; /* being recorded; NULL: not */
+    bool own_trace;
+    trn_plan *plan; /* a reference while it is */
     trn_wstep *step;
     trn_err err;
     void (*done)(void *, trn_err);

@@ -57,6 +57,14 @@ class Install(unittest.TestCase):
     def test_shared(self):
         self.assertEqual(self.compile(), "float 2.5 nobody\nAddN:0\n")
 
+    def test_man_page_and_completion(self):
+        man = next((self.dir / "root").rglob("man1/trainera.1*"))
+        text = man.read_text()
+        self.assertIn(".SS trainera serve", text)
+        self.assertIn("\\-\\-ps_hosts", text)
+        completion = next((self.dir / "root").rglob("bash-completion/completions/trainera"))
+        run("bash", "-n", str(completion))
+
     def test_static(self):
         self.assertEqual(self.compile("--static"), "float 2.5 nobody\nAddN:0\n")
 

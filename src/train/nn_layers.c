@@ -1,4 +1,6 @@
 /* Activations, dense, flatten, normalisations, dropout, embedding. Each layer: open its scope, make its variables, its ops, close. */
+#include <trainera/control.h>
+
 #include "train/nn_priv.h"
 
 #include <math.h>
@@ -123,20 +125,11 @@ static trn_out normalize(trn_builder *b, trn_out x, trn_out mean, trn_out varian
     return y;
 }
 
-static trn_out pick(trn_builder *b, trn_mode mode, trn_out train, trn_out eval)
+static void moving_average(trn_builder *b, trn_variable *v, trn_out batch, float momentum)
 {
-    return mode.fed ? OP(b, "SelectV2", mode.flag, train, eval) : mode.train ? train : eval;
-}
-
-static void moving_average(nn_layer *l, trn_variable *v, trn_out batch, trn_mode mode, float momentum)
-{
-    trn_builder *b = l->b;
     if (!trn_builder_ok(b))
         return;
-    trn_out rate = trn_const_num(b, v->dtype, 1 - trn_nn__meant(momentum));
-    if (mode.fed)
-        rate = OP(b, "SelectV2", mode.flag, rate, trn_const_num(b, v->dtype, 0));
-    trn_out op = TRN_NONE;
+    trn_out rate = trn_const_num(b, v->dtype, 1 - trn_nn__meant(momentum)), op = TRN_NONE;
     TRN_SCOPE(trn_name_scope(b, "AssignMovingAvg"), b) {
         trn_out delta = OP(b, "Mul", OP(b, "Sub", batch, trn_variable_read(b, v)), rate);
         op = trn_variable_assign_add(b, v, delta);
@@ -145,65 +138,107 @@ static void moving_average(nn_layer *l, trn_variable *v, trn_out batch, trn_mode
         trn_collect(b, "update_ops", trn_out_node(op));
 }
 
+/* A batch norm in the making. Its branches give the result, and the mean and variance that it was made with. */
+typedef struct batch_norm {
+    trn_out x, gamma, beta; /* gamma and beta as values; TRN_NONE: left out */
+    trn_variable *mean, *variance;
+    float epsilon;
+} batch_norm;
+
+/* The fused op knows four dimensions and no doubles. */
+static bool is_fused(trn_builder *b, const batch_norm *n) { return trn_nn__rank(b, n->x) == 4 && trn_out_dtype(b, n->x) != TRN_DOUBLE; }
+
+static void norm_fused(const batch_norm *n, trn_builder *b, trn_out *out, bool train)
+{
+    trn_dtype t = n->mean->dtype;
+    trn_out g = trn_out_is(n->gamma) ? n->gamma : trn_fill(b, t, n->mean->shape, 1), e = trn_out_is(n->beta) ? n->beta : trn_zeros(b, t, n->mean->shape);
+    trn_out mean = n->mean->value, variance = n->variance->value;
+    if (train)
+        mean = variance = trn_zeros(b, t, trn_shape_vector(0));
+    trn_out y = OPA(b, "FusedBatchNormV3", ATTRS(trn_at_float("epsilon", n->epsilon), trn_at_bool("is_training", train)), n->x, g, e, mean, variance);
+    out[0] = y;
+    out[1] = train ? trn_out_nth(y, 1) : mean;
+    out[2] = train ? trn_out_nth(y, 2) : variance;
+}
+
+static void norm_train(void *arg, trn_builder *b, trn_out *out, int n_out)
+{
+    const batch_norm *n = arg;
+    if (is_fused(b, n)) {
+        norm_fused(n, b, out, true);
+        return;
+    }
+    int64_t axes[TRN_MAX_RANK];
+    int rank = trn_nn__rank(b, n->x);
+    trn_dtype t = trn_out_dtype(b, n->x);
+    for (int i = 0; i < rank; i++)
+        axes[i] = i;
+    trn_out mean = TRN_NONE, variance = TRN_NONE;
+    TRN_SCOPE(trn_name_scope(b, "moments"), b) {
+        trn_out m = mean_over(b, n->x, axes, rank - 1, true);
+        trn_out v = mean_over(b, OP(b, "SquaredDifference", n->x, OP(b, "StopGradient", m)), axes, rank - 1, true);
+        mean = trn_reshape(b, m, n->mean->shape);
+        variance = trn_reshape(b, v, n->mean->shape);
+    }
+    out[0] = normalize(b, n->x, mean, variance, trn_out_is(n->gamma) ? trn_nn__cast(b, n->gamma, t) : TRN_NONE,
+                       trn_out_is(n->beta) ? trn_nn__cast(b, n->beta, t) : TRN_NONE, n->epsilon);
+    out[1] = trn_nn__cast(b, mean, n->mean->dtype);
+    out[2] = trn_nn__cast(b, variance, n->mean->dtype);
+}
+
+static void norm_eval(void *arg, trn_builder *b, trn_out *out, int n_out)
+{
+    const batch_norm *n = arg;
+    if (is_fused(b, n)) {
+        norm_fused(n, b, out, false);
+        return;
+    }
+    trn_dtype t = trn_out_dtype(b, n->x);
+    out[0] = normalize(b, n->x, trn_nn__cast(b, n->mean->value, t), trn_nn__cast(b, n->variance->value, t), trn_out_is(n->gamma) ? trn_nn__cast(b, n->gamma, t) : TRN_NONE,
+                       trn_out_is(n->beta) ? trn_nn__cast(b, n->beta, t) : TRN_NONE, n->epsilon);
+    out[1] = n->mean->value;
+    out[2] = n->variance->value;
+}
+
+static bool is_flag(trn_builder *b, const char *layer, trn_mode mode)
+{
+    if (trn_builder_ok(b) && mode.fed && trn_out_dtype(b, mode.flag) != TRN_BOOL)
+        BAD(b, "%s: the training flag must be a bool, not %s", layer, trn_dtype_name(trn_out_dtype(b, mode.flag)));
+    return trn_builder_ok(b);
+}
+
 trn_out trn_batch_norm(trn_builder *b, trn_out x, trn_mode mode, const trn_batch_norm_opts *opts)
 {
     static const trn_batch_norm_opts none;
     const trn_batch_norm_opts *o = opts ? opts : &none;
-    float momentum = o->momentum.given ? o->momentum.v : 0.99f, epsilon = o->epsilon.given ? o->epsilon.v : 1e-3f;
     nn_layer l = trn_nn__open(b, "batch_normalization", o->reuse, o->not_trainable);
     int64_t n = channels_of(b, "batch_normalization", x);
-    trn_out y = TRN_NONE;
-    if (mode.fed && trn_builder_ok(b) && trn_out_dtype(b, mode.flag) != TRN_BOOL)
-        BAD(b, "batch_normalization: the training flag must be a bool, not %s", trn_dtype_name(trn_out_dtype(b, mode.flag)));
-    if (n >= 0 && trn_builder_ok(b)) {
-        trn_dtype t = trn_out_dtype(b, x), pt = t == TRN_DOUBLE ? TRN_DOUBLE : TRN_FLOAT;
+    trn_out y[3] = {TRN_NONE, TRN_NONE, TRN_NONE};
+    if (n >= 0 && is_flag(b, "batch_normalization", mode)) {
+        trn_dtype t = trn_out_dtype(b, x) == TRN_DOUBLE ? TRN_DOUBLE : TRN_FLOAT;
         trn_shape s = trn_shape_vector(n);
-        trn_variable *gamma = o->no_scale ? NULL : trn_nn__var(&l, "gamma", pt, s, o->gamma_init, trn_init_ones(), 0);
-        trn_variable *beta = o->no_center ? NULL : trn_nn__var(&l, "beta", pt, s, o->beta_init, trn_init_zeros(), 0);
-        trn_variable *mean = trn_nn__var(&l, "moving_mean", pt, s, o->mean_init, trn_init_zeros(), TRN_NOT_TRAINABLE);
-        trn_variable *variance = trn_nn__var(&l, "moving_variance", pt, s, o->variance_init, trn_init_ones(), TRN_NOT_TRAINABLE);
-        bool train = mode.fed || mode.train, eval = mode.fed || !mode.train;
-        trn_out batch_mean = TRN_NONE, batch_variance = TRN_NONE, yt = TRN_NONE, ye = TRN_NONE;
+        trn_variable *gamma = o->no_scale ? NULL : trn_nn__var(&l, "gamma", t, s, o->gamma_init, trn_init_ones(), 0);
+        trn_variable *beta = o->no_center ? NULL : trn_nn__var(&l, "beta", t, s, o->beta_init, trn_init_zeros(), 0);
+        batch_norm bn = {.x = x, .gamma = gamma ? gamma->value : TRN_NONE, .beta = beta ? beta->value : TRN_NONE, .epsilon = o->epsilon.given ? o->epsilon.v : 1e-3f};
+        bn.mean = trn_nn__var(&l, "moving_mean", t, s, o->mean_init, trn_init_zeros(), TRN_NOT_TRAINABLE);
+        bn.variance = trn_nn__var(&l, "moving_variance", t, s, o->variance_init, trn_init_ones(), TRN_NOT_TRAINABLE);
         if (!trn_builder_ok(b))
             ;
-        else if (trn_nn__rank(b, x) == 4 && t != TRN_DOUBLE) { /* the fused op knows no doubles */
-            trn_out g = gamma ? gamma->value : trn_fill(b, pt, s, 1), e = beta ? beta->value : trn_zeros(b, pt, s);
-            trn_out empty = trn_zeros(b, pt, trn_shape_vector(0));
-            if (train) {
-                yt = OPA(b, "FusedBatchNormV3", ATTRS(trn_at_float("epsilon", epsilon), trn_at_bool("is_training", true)), x, g, e, empty, empty);
-                batch_mean = trn_out_nth(yt, 1);
-                batch_variance = trn_out_nth(yt, 2);
-            }
-            if (eval)
-                ye = OPA(b, "FusedBatchNormV3", ATTRS(trn_at_float("epsilon", epsilon), trn_at_bool("is_training", false)), x, g, e, mean->value,
-                         variance->value);
-        } else {
-            int64_t axes[TRN_MAX_RANK];
-            int rank = trn_nn__rank(b, x);
-            for (int i = 0; i < rank; i++)
-                axes[i] = i;
-            trn_out g = gamma ? trn_nn__cast(b, gamma->value, t) : TRN_NONE, e = beta ? trn_nn__cast(b, beta->value, t) : TRN_NONE;
-            if (train) {
-                TRN_SCOPE(trn_name_scope(b, "moments"), b) {
-                    trn_out m = mean_over(b, x, axes, rank - 1, true);
-                    trn_out v = mean_over(b, OP(b, "SquaredDifference", x, OP(b, "StopGradient", m)), axes, rank - 1, true);
-                    batch_mean = trn_reshape(b, m, s);
-                    batch_variance = trn_reshape(b, v, s);
-                }
-                yt = normalize(b, x, batch_mean, batch_variance, g, e, epsilon);
-            }
-            if (eval)
-                ye = normalize(b, x, trn_nn__cast(b, mean->value, t), trn_nn__cast(b, variance->value, t), g, e, epsilon);
+        else if (mode.fed) {
+            trn_outs either = trn_cond(b, mode.flag, norm_train, norm_eval, &bn, 3);
+            for (int i = 0; i < 3 && trn_builder_ok(b); i++)
+                y[i] = either.at[i];
+        } else
+            (mode.train ? norm_train : norm_eval)(&bn, b, y, 3);
+        /* Not in training, the averages move towards themselves: not at all. */
+        float momentum = o->momentum.given ? o->momentum.v : 0.99f;
+        if (trn_builder_ok(b) && (mode.fed || mode.train)) {
+            moving_average(b, bn.mean, y[1], momentum);
+            moving_average(b, bn.variance, y[2], momentum);
         }
-        if (trn_builder_ok(b) && train) {
-            moving_average(&l, mean, trn_nn__cast(b, batch_mean, pt), mode, momentum);
-            moving_average(&l, variance, trn_nn__cast(b, batch_variance, pt), mode, momentum);
-        }
-        if (trn_builder_ok(b))
-            y = pick(b, mode, yt, ye);
     }
     trn_nn__close(&l);
-    return y;
+    return trn_builder_ok(b) ? y[0] : TRN_NONE;
 }
 
 trn_out trn_layer_norm(trn_builder *b, trn_out x, const trn_layer_norm_opts *opts)
@@ -265,6 +300,8 @@ trn_out trn_dropout(trn_builder *b, trn_out x, float rate, trn_mode mode, const 
             BAD(b, "dropout: the rate must be in [0, 1), it is %g", (double)rate);
         else if (!trn_nn__is_float(t))
             BAD(b, "dropout: its input must be of floats, but %s is of %s", trn_out_name(b, x), trn_dtype_name(t));
+        else if (!is_flag(b, "dropout", mode))
+            ;
         else if (!mode.fed && !mode.train)
             y = OP(b, "Identity", x);
         else {
@@ -274,7 +311,9 @@ trn_out trn_dropout(trn_builder *b, trn_out x, float rate, trn_mode mode, const 
             trn_out noise = OPA(b, "RandomUniform", ATTRS(trn_at_type("dtype", t), trn_at_int("seed", seeds[0]), trn_at_int("seed2", seeds[1])),
                                 noise_shape(b, x, o->noise));
             trn_out keep = OP(b, "GreaterEqual", noise, trn_const_num(b, t, rate));
-            y = pick(b, mode, OP(b, "SelectV2", keep, scaled, trn_const_num(b, t, 0)), x);
+            y = OP(b, "SelectV2", keep, scaled, trn_const_num(b, t, 0));
+            if (mode.fed)
+                y = OP(b, "SelectV2", mode.flag, y, x);
         }
     }
     return y;

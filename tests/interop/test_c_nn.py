@@ -275,7 +275,9 @@ def train_conv():
 def train_norm():
     L = tf.layers
     h = L.batch_normalization(L.conv2d(image(), 8, 3), training=True)
-    h = L.batch_normalization(L.dense(tf.reduce_mean(tf.nn.relu(h), [1, 2]), 8), training=True)
+    flag = feed("flag")
+    h = L.batch_normalization(L.conv2d(h, 4, 3), training=flag)
+    h = L.batch_normalization(L.dense(tf.reduce_mean(tf.nn.relu(h), [1, 2]), 8), training=flag)
     return tf.train.RMSPropOptimizer(0.01), sparse(feed("ids4", None), L.dense(h, 3))
 
 

@@ -241,7 +241,9 @@ static void train_norm(void)
 {
     trn_out ids = in("ids4", TRN_INT32, 1, -1, 0, 0, 0);
     trn_out h = trn_batch_norm(b, trn_conv2d(b, image(), 8, 3, 3, NULL), TRN_TRAIN, NULL);
-    h = trn_batch_norm(b, trn_dense(b, trn_global_avg_pool2d(b, trn_relu(b, h)), 8, NULL), TRN_TRAIN, NULL);
+    trn_mode fed = trn_training(in("flag", TRN_BOOL, 0, 0, 0, 0, 0));
+    h = trn_batch_norm(b, trn_conv2d(b, h, 4, 3, 3, NULL), fed, NULL);
+    h = trn_batch_norm(b, trn_dense(b, trn_global_avg_pool2d(b, trn_relu(b, h)), 8, NULL), fed, NULL);
     trains(trn_rmsprop(b, trn_const_f32(b, 0.01f), 0.9f, 0, 1e-10f, false), trn_loss_sparse_softmax(b, ids, trn_dense(b, h, 3, NULL), NULL));
 }
 

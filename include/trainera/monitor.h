@@ -17,8 +17,8 @@
  *   the chief is a C program, by looking again (50 ms, growing to 1 s) when it is a TensorFlow program. While they wait a line says which variables are
  *   missing, on which task, for how long.
  * - A lost task (ABORTED, UNAVAILABLE, or variables that are no longer there because their ps started anew) closes the session; it is opened again as
- *   soon as all tasks are back, the chief restores, hooks hear of the new session, and the run call that failed is made again. Other errors are the
- *   caller's.
+ *   soon as all tasks are back, the chief restores (unless all variables are still there), hooks hear of the new session, and the run call that failed is
+ *   made again. Other errors are the caller's.
  * - The end of the input (OUT_OF_RANGE) is a clean stop.
  *
  * A monitored session is used by one thread; trn_monitored_request_stop may be called from any.

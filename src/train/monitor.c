@@ -91,6 +91,7 @@ struct trn_monitored {
 
     trn_session *session;
     int recoveries;
+    bool prepared; /* by this chief, once */
     uint64_t good_ns; /* when something last went well */
     bool failed;
     _Atomic bool stop;
@@ -526,11 +527,27 @@ static trn_err not_ready(int missing, const trn_sb *text, const char *who)
     return trn_errorf(TRN_FAILED_PRECONDITION, "%s did not make the model ready: %d not initialised: %s", who, missing, text->n ? text->p : "?");
 }
 
+/* After a recovery: are all variables as we left them? Then nothing of the training is lost; only this task, or the way to the ps, was. */
+static trn_err all_there(bool *out, trn_monitored *m)
+{
+    int missing = 0, first;
+    trn_sb text = {0};
+    trn_err err = look(&missing, &first, &text, m, m->global, m->n_global, NULL);
+    trn_sb_fini(&text);
+    *out = !err && !missing;
+    return err;
+}
+
 static trn_err chief_prepare(trn_monitored *m)
 {
-    char *last = m->dir ? trn_latest_checkpoint(m->dir) : NULL;
     trn_err err = TRN_OK;
-    if (last) {
+    bool kept = false;
+    if (m->prepared)
+        TRN_TRY(all_there(&kept, m));
+    char *last = m->dir && !kept ? trn_latest_checkpoint(m->dir) : NULL;
+    if (kept) {
+        TRN_INFO("monitor", "all variables are still there: training goes on with them");
+    } else if (last) {
         uint64_t t = trn_now_ns();
         err = trn_saver_restore(m->saver, m->session, last);
         if (err)
@@ -555,6 +572,7 @@ static trn_err chief_prepare(trn_monitored *m)
     free(last);
     if (!err)
         err = open_gates(m);
+    m->prepared |= !err;
     return err;
 }
 
@@ -877,7 +895,7 @@ trn_err trn_monitored_run(trn_monitored *m, const trn_run *run)
             return err;
         }
         TRN_WARN("monitor", "a task was lost; the session is opened again%s: %s",
-                 m->is_chief ? m->dir ? " and the last checkpoint restored" : " and the variables initialised" : " when the chief has restored the variables",
+                 m->is_chief ? m->dir ? ", and the last checkpoint restored if variables are gone" : ", and variables that are gone initialised" : ", when the chief has restored what is gone",
                  trn_err_msg(err));
         trn_err_free(err);
         session_drop(m);

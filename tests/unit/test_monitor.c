@@ -527,6 +527,26 @@ static void test_ps_restarts(void **state)
     }
 }
 
+/* The chief's master starts anew, the ps is still there: the variables stay what they are. */
+static void test_master_restarts(void **state)
+{
+    cluster c = cluster_new();
+    model md = model_new("/job:ps/task:1");
+    trn_monitored *m;
+    ok(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .target = trn_server_target(c.worker[0]), .is_chief = true, .wait_secs = 20}));
+    for (int i = 0; i < 5; i++)
+        ok(train_once(m, &md));
+    trn_server_close(c.worker[0], 0);
+    start(&c.worker[0], &c, "worker", 0);
+    ok(train_once(m, &md));
+    assert_int_equal(trn_monitored_recoveries(m), 1);
+    assert_int_equal(read_step(m), 6);
+    assert_float_equal(read_v(m, &md), 22, 0);
+    ok(trn_monitored_close(m));
+    trn_builder_free(md.b);
+    cluster_free(&c);
+}
+
 /* ---- the end of a cluster ------------------------------------------------------------------------------------------- */
 
 typedef struct ps_task {
@@ -698,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_waits_for_chief),
         cmocka_unit_test(test_waits_in_vain),
         cmocka_unit_test_setup_teardown(test_ps_restarts, dir_set_up, dir_tear_down),
+        cmocka_unit_test(test_master_restarts),
         cmocka_unit_test(test_done),
         cmocka_unit_test(test_done_names_the_missing),
         cmocka_unit_test(test_join),

@@ -45,7 +45,7 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* without program and command name; returns the exit code */
 } cli_command;
 
-extern const cli_command cli_serve, cli_local, cli_launch, cli_ops, cli_status, cli_top, cli_trace, cli_inspect, cli_completion, cli_man;
+extern const cli_command cli_serve, cli_local, cli_launch, cli_init, cli_check, cli_ops, cli_status, cli_top, cli_trace, cli_inspect, cli_completion, cli_man;
 const cli_command *cli_at(int i); /* the i-th of all; NULL: no more */
 const cli_command *cli_find(const char *name, size_t n);
 
@@ -63,6 +63,8 @@ trn_err cli_read_file(trn_sb *out, const char *path, size_t max) TRN_MUST_USE;
 trn_err cli_write_file(const char *path, const char *text) TRN_MUST_USE;
 /* GET of a page of a task, "host:port"; blocks for at most timeout_ns. Never through a proxy. UNAVAILABLE: nobody there; INVALID_ARGUMENT: no HTTP answer. */
 trn_err cli_http_get(trn_sb *body, int *status, const char *address, const char *path, uint64_t timeout_ns) TRN_MUST_USE;
+/* "pid 123 (python trainer.py)" of who listens on a port of this machine; false: nobody does. */
+bool cli_port_owner(trn_sb *out, int port);
 trn_err cli_log_level(trn_log_level *out, const char *word) TRN_MUST_USE;
 
 #endif

@@ -58,8 +58,13 @@ static trn_err hold_port(launch_task *t, int *port)
         }
         int e = errno;
         close(fd);
-        if (e == EADDRINUSE)
-            return trn_err_errno(e, "port %d of %s is taken", *port, t->name);
+        if (e == EADDRINUSE) {
+            trn_sb who = {0};
+            bool known = cli_port_owner(&who, *port);
+            trn_err err = trn_errorf(TRN_ALREADY_EXISTS, "port %d of %s is taken%s%s", *port, t->name, known ? ": " : "", known ? who.p : "");
+            trn_sb_fini(&who);
+            return err;
+        }
     }
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* a kernel without IPv6 */
     if (fd < 0)

@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_launch, &cli_ops, &cli_status, &cli_top, &cli_trace, &cli_inspect, &cli_completion, &cli_man};
+static const cli_command *const commands[] = {&cli_serve, &cli_local, &cli_launch, &cli_init, &cli_check, &cli_ops, &cli_status, &cli_top, &cli_trace, &cli_inspect, &cli_completion, &cli_man};
 
 static const char *command_name(const void *table, int i)
 {

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""trainera launch in a real Slurm (slurm_cluster.py): roles, addresses, endings, with TensorFlow's own resolver in the same job.
+
+    TRAINERA_BIN=build/trainera tests/slurm/test_slurm.py [-v] [name…]     TENSORFLOW=python: a Python that has TensorFlow; without it those tests are skipped
+"""
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from slurm_cluster import SlurmCluster, available  # noqa: E402
+
+BIN = os.environ.get("TRAINERA_BIN") or str(pathlib.Path(__file__).resolve().parents[2] / "build" / "trainera")
+COUNTER = os.environ.get("TRAINERA_COUNTER")
+PYTHON = os.environ.get("TENSORFLOW")
+SHOW = ("sh", "-c", "echo '{job_name} {task_index}' on $(hostname) as $SLURM_PROCID; echo spec $TF_CONFIG; sleep 1")
+
+TF_COUNTER = """
+import json, os, sys
+import tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_v2_behavior()
+config = json.loads(os.environ["TF_CONFIG"])
+n_ps = len(config["cluster"]["ps"])
+resolver = tf.distribute.cluster_resolver.SlurmClusterResolver({"ps": n_ps, "worker": int(os.environ["SLURM_STEP_NUM_TASKS"]) - n_ps}, auto_set_gpu=False)
+cluster = resolver.cluster_spec()
+assert cluster.as_dict() == config["cluster"], (cluster.as_dict(), config["cluster"])
+job, index = resolver.get_task_info()
+assert {"type": job, "index": index} == config["task"], (job, index)
+server = tf.distribute.Server(cluster, job_name=job, task_index=index)
+with tf.device("/job:ps/task:0"):
+    counter = v1.get_variable("counter", [], tf.int64, initializer=v1.zeros_initializer())
+    add = counter.assign_add(1)
+init = v1.train.SessionManager.__init__
+v1.train.SessionManager.__init__ = lambda self, *a, **k: init(self, *a, **{**k, "recovery_wait_secs": 1})
+with v1.train.MonitoredTrainingSession(master=server.target, is_chief=index == 0) as s:
+    for _ in range(10):
+        value = s.run(add)
+print("counter", value)
+"""
+
+
+@unittest.skipUnless(available(), "needs root and the packages of tools/setup slurm")
+class Slurm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = SlurmCluster(nodes=2, cpus=4)
+        cls.enterClassContext(cls.cluster)
+
+    def setUp(self):
+        tmp = tempfile.TemporaryDirectory()
+        self.addCleanup(tmp.cleanup)
+        self.dir = pathlib.Path(tmp.name)
+
+    def srun(self, *args, code=0, timeout=120):
+        r = self.cluster.run("srun", "-D", str(self.dir), *args, timeout=timeout)
+        self.assertEqual(r.returncode, code, r.stdout + r.stderr)
+        return r.stdout, r.stderr
+
+    def spec(self, out):
+        specs = {m for m in re.findall(r'"cluster": (\{.*?\}), "task"', out)}
+        self.assertEqual(len(specs), 1, out)
+        return json.loads(specs.pop())
+
+    def test_e32_the_first_tasks_are_ps(self):
+        out, err = self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--log-dir=", "--", *SHOW)
+        self.assertEqual(self.spec(out), {"ps": ["node1:8888", "node1:8889"],
+                                          "worker": ["node1:8890", "node1:8891", "node2:8888", "node2:8889", "node2:8890", "node2:8891"]})
+        self.assertEqual(sorted(re.findall(r"worker (\d) on (node\d) as (\d)", out)),
+                         [("0", "node1", "2"), ("1", "node1", "3"), ("2", "node2", "4"), ("3", "node2", "5"), ("4", "node2", "6"), ("5", "node2", "7")])
+        self.assertEqual(err.count("all 6 programs of the job have ended: ending"), 2, err)
+
+    def test_e32_roles_and_spread(self):
+        want = {"ps": ["node1:8888", "node2:8888"], "worker": ["node1:8889", "node1:8890", "node1:8891", "node2:8889", "node2:8890", "node2:8891"]}
+        roles = "ps,worker,worker,worker,ps,worker,worker,worker"
+        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--roles", roles, "--log-dir=", "--", *SHOW)[0]), want)
+        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--spread-ps", "--log-dir=", "--", *SHOW)[0]), want)
+
+    def test_e32_uneven_steps_reserved_ports_and_distributions(self):
+        out, _ = self.srun("-N2", "-n3", "--resv-ports=2", BIN, "launch", "--ps", "1", "--log-dir=", "--", *SHOW)
+        ports = [int(a.rsplit(":")[-1]) for job in self.spec(out).values() for a in job]
+        self.assertTrue(all(12000 <= p <= 12999 for p in ports), ports)
+        r = self.cluster.run("srun", "-N2", "-n4", "-m", "cyclic", BIN, "launch", "--ps", "1", "--log-dir=", "--", "true")
+        self.assertIn("start the step with srun -m block", r.stderr)
+
+    def test_a_failed_worker_ends_the_job(self):
+        begin = time.time()
+        _, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", "sh", "-c", "test {task_index} = 1 && exit 9; sleep 60", code=9)
+        self.assertLess(time.time() - begin, 45)
+        self.assertIn("worker/1 failed with exit code 9", err)
+
+    def test_rendezvous_picks_the_network(self):
+        """Roles from Slurm, addresses of a chosen network from the meeting in a shared folder."""
+        out, _ = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--rendezvous", str(self.dir / "meet"), "--interface", self.cluster.net + ".0/24", "--log-dir=", "--", *SHOW)
+        spec = self.spec(out)
+        self.assertEqual({a.rsplit(":")[0] for job in spec.values() for a in job}, {self.cluster.net + ".1", self.cluster.net + ".2"})
+
+    def test_init_slurm_runs_to_completion(self):
+        """The sbatch script of `trainera init slurm`, as it is but for the numbers: the job says COMPLETED 0:0."""
+        r = self.cluster.run(BIN, "init", "slurm", "--nodes", "2", "--tasks-per-node", "2", "--ps", "1", "--", "sh", "-c", "echo I am {job_name}/{task_index}; sleep 1")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        script = self.dir / "job.sbatch"
+        script.write_text(r.stdout)
+        r = self.cluster.run("sbatch", "--parsable", "-D", str(self.dir), str(script), env={"PATH": f"{pathlib.Path(BIN).parent}:{self.cluster.env['PATH']}"})
+        self.assertEqual(r.returncode, 0, r.stderr)
+        job = r.stdout.strip()
+        for _ in range(120):
+            show = self.cluster.run("scontrol", "show", "job", job).stdout
+            if "JobState=COMPLETED" in show or "JobState=FAILED" in show:
+                break
+            time.sleep(0.5)
+        logs = "".join(p.read_text() for p in self.dir.glob("*.out"))
+        self.assertIn("JobState=COMPLETED", show, logs)
+        self.assertIn("ExitCode=0:0", show, logs)
+        self.assertIn("I am worker/2", logs)
+
+    @unittest.skipUnless(PYTHON, "TENSORFLOW=python names none")
+    def test_tensorflows_resolver_in_the_same_job(self):
+        """Workers are TensorFlow's own servers that find each other by SlurmClusterResolver; the ps are ours, and at the same addresses."""
+        (self.dir / "counter.py").write_text(TF_COUNTER)
+        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", PYTHON, "counter.py", timeout=400)
+        self.assertEqual(max(int(n) for n in re.findall(r"counter (\d+)", out)), 30, out + err)
+
+    @unittest.skipUnless(COUNTER, "TRAINERA_COUNTER names no program")
+    def test_all_of_it_in_c(self):
+        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", COUNTER, "grpc://{ps_hosts}", "50")
+        self.assertEqual(out.count("counter"), 3, out + err)
+
+
+if __name__ == "__main__":
+    unittest.main()

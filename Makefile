@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 3600
 JOBS ?= $(shell nproc)
 
-.PHONY: all demo test check test-all fuzz bench install format tidy clean help
+.PHONY: all demo test check test-all test-slurm fuzz bench install format tidy clean help
 
 all: ## build build/trainera (the default)
 	@tools/setup build check
@@ -25,6 +25,10 @@ test: ## everything that must pass: unit, sanitizers, fuzzers 20 s each, the rea
 test-all: ## the same and more of it: slow tests, all interop tests under ASan, fuzzers 5 minutes each
 	@tools/setup build check fuzz
 	@tools/run-tests --slow --fuzz-seconds 300 unit cluster asan tsan fuzz interop interop-2.21 interop-1.15 interop-asan parity programs ops parity-asan
+
+test-slurm: ## jobs in a real Slurm that the tests start on this machine (root; installs slurm-wlm, munge)
+	@tools/setup build check slurm
+	@tools/run-tests slurm
 
 fuzz: ## the fuzzers only, FUZZ_SECONDS=3600 each
 	@tools/setup build check fuzz

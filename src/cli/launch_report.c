@@ -129,7 +129,7 @@ static void *talk(void *arg)
         int code = r->last_code;
         uint64_t by = r->last_by;
         pthread_mutex_unlock(&r->mu);
-        bool all = true;
+        bool all = true, all_heard = true;
         for (int i = 0; i < r->n; i++) {
             one_ps *p = &r->ps[i];
             if (!last) {
@@ -140,6 +140,7 @@ static void *talk(void *arg)
             } else if (!p->told) {
                 all &= p->told = tell(r, p, done ? "done" : "failed", code);
             }
+            all_heard &= p->heard != 0;
         }
         if (last && (all || trn_now_ns() >= by))
             break;
@@ -147,7 +148,7 @@ static void *talk(void *arg)
         if (r->last == last) {
             struct timespec ts;
             clock_gettime(CLOCK_REALTIME, &ts);
-            uint64_t ns = (uint64_t)ts.tv_nsec + (last ? 200 : EVERY_MS) * UINT64_C(1000000);
+            uint64_t ns = (uint64_t)ts.tv_nsec + (last ? 200 : all_heard ? EVERY_MS : EVERY_MS / 4) * UINT64_C(1000000);
             ts.tv_sec += (time_t)(ns / SECOND);
             ts.tv_nsec = (long)(ns % SECOND);
             pthread_cond_timedwait(&r->changed, &r->mu, &ts);

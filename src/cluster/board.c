@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
-enum { MAX_AWAITED = 100000, HEAR_S = 6 }; /* how long the others have to hear of a failure */
+enum { MAX_AWAITED = 100000, HEAR_S = 10 }; /* how long the others have to hear of a failure */
 
 typedef enum state { ABSENT, RUNS, DONE, FAILED } state;
 static const char *const state_names[] = {"absent", "run", "done", "failed"};
@@ -226,7 +226,7 @@ static trn_board_state look(trn_board *b, uint64_t now, int *code, char *why, si
         const row *f = &b->rows[b->failed];
         bool all_know = true;
         for (int i = 0; i < b->n; i++)
-            all_know &= b->rows[i].knows || b->rows[i].state != RUNS;
+            all_know &= b->rows[i].knows || b->rows[i].state >= DONE; /* one that has not come yet would wait for us in vain */
         if (!all_know && now - b->failed_at < HEAR_S * SECOND)
             return TRN_BOARD_OPEN;
         *code = f->code;

@@ -232,6 +232,9 @@ static trn_err read_step(trn_slurm *s, trn_slurm_env env, int port_base)
             return trn_errorf(TRN_FAILED_PRECONDITION, "task %d is number %d on node %d, where number %d on node %d was expected: start the step with srun -m block (not cyclic)",
                               s->self, local, node, s->tasks[s->self].local, s->tasks[s->self].node);
     }
+    const char *how = env("SLURM_DISTRIBUTION"); /* all tasks see it, also those that would be where they are expected */
+    if (how && *how && strncmp(how, "block", 5) != 0)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "tasks are distributed over the nodes as '%.50s': start the step with srun -m block", how);
     const char *job = env("SLURM_JOB_ID"), *step = env("SLURM_STEP_ID");
     s->id = trn_xasprintf("slurm-%.20s.%.20s", job ? job : "0", step ? step : "0");
     return TRN_OK;

@@ -253,6 +253,16 @@ class Known(Meet):
         self.assertRegex(self.wait(ps[0], 4), r"worker/1 on \S+ has been silent for \d+ s without having said that it ended: giving up")
         self.assertNotEqual(ps[1].wait(PATIENCE), 0)
 
+    def test_a_failure_before_all_have_come(self):
+        """Who comes a little later hears of it instead of waiting for a ps that has gone."""
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps, first = self.known("ps", 0, spec), self.known("worker", 0, spec, program=("sh", "-c", "exit 6"))
+        self.wait(first, 6)
+        begin = time.time()
+        self.assertIn("worker/0 failed with exit code 6", self.wait(self.known("worker", 1, spec, program=("sleep", "60")), 6))
+        self.assertLess(time.time() - begin, 30)
+        self.wait(ps, 6)
+
     def test_another_jobs_ps_answers(self):
         port = free_port()
         other = {"ps": [f"127.0.0.1:{port}"], "worker": [f"127.0.0.1:{free_port()}"]}

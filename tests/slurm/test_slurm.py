@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from slurm_cluster import SlurmCluster, available  # noqa: E402
 
 BIN = os.environ.get("TRAINERA_BIN") or str(pathlib.Path(__file__).resolve().parents[2] / "build" / "trainera")
-COUNTER = os.environ.get("TRAINERA_COUNTER")
+EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
 PYTHON = os.environ.get("TENSORFLOW")
 SHOW = ("sh", "-c", "echo '{job_name} {task_index}' on $(hostname) as $SLURM_PROCID; echo spec $TF_CONFIG; sleep 1")
 
@@ -68,7 +68,7 @@ class Slurm(unittest.TestCase):
         return json.loads(specs.pop())
 
     def test_e32_the_first_tasks_are_ps(self):
-        out, err = self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--log-dir=", "--", *SHOW)
+        out, err = self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--port-base", "8888", "--log-dir=", "--", *SHOW)
         self.assertEqual(self.spec(out), {"ps": ["node1:8888", "node1:8889"],
                                           "worker": ["node1:8890", "node1:8891", "node2:8888", "node2:8889", "node2:8890", "node2:8891"]})
         self.assertEqual(sorted(re.findall(r"worker (\d) on (node\d) as (\d)", out)),
@@ -78,14 +78,14 @@ class Slurm(unittest.TestCase):
     def test_e32_roles_and_spread(self):
         want = {"ps": ["node1:8888", "node2:8888"], "worker": ["node1:8889", "node1:8890", "node1:8891", "node2:8889", "node2:8890", "node2:8891"]}
         roles = "ps,worker,worker,worker,ps,worker,worker,worker"
-        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--roles", roles, "--log-dir=", "--", *SHOW)[0]), want)
-        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--spread-ps", "--log-dir=", "--", *SHOW)[0]), want)
+        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--roles", roles, "--port-base", "8888", "--log-dir=", "--", *SHOW)[0]), want)
+        self.assertEqual(self.spec(self.srun("-N2", "-n8", BIN, "launch", "--ps", "2", "--spread-ps", "--port-base", "8888", "--log-dir=", "--", *SHOW)[0]), want)
 
     def test_e32_uneven_steps_reserved_ports_and_distributions(self):
         out, _ = self.srun("-N2", "-n3", "--resv-ports=2", BIN, "launch", "--ps", "1", "--log-dir=", "--", *SHOW)
         ports = [int(a.rsplit(":")[-1]) for job in self.spec(out).values() for a in job]
         self.assertTrue(all(12000 <= p <= 12999 for p in ports), ports)
-        r = self.cluster.run("srun", "-N2", "-n4", "-m", "cyclic", BIN, "launch", "--ps", "1", "--log-dir=", "--", "true")
+        r = self.cluster.run("srun", "-K", "-N2", "-n4", "-m", "cyclic", BIN, "launch", "--ps", "1", "--log-dir=", "--", "true")
         self.assertIn("start the step with srun -m block", r.stderr)
 
     def test_a_failed_worker_ends_the_job(self):
@@ -123,13 +123,14 @@ class Slurm(unittest.TestCase):
     def test_tensorflows_resolver_in_the_same_job(self):
         """Workers are TensorFlow's own servers that find each other by SlurmClusterResolver; the ps are ours, and at the same addresses."""
         (self.dir / "counter.py").write_text(TF_COUNTER)
-        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", PYTHON, "counter.py", timeout=400)
+        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--port-base", "8888", "--log-dir=", "--", PYTHON, "counter.py", timeout=400)
         self.assertEqual(max(int(n) for n in re.findall(r"counter (\d+)", out)), 30, out + err)
 
-    @unittest.skipUnless(COUNTER, "TRAINERA_COUNTER names no program")
+    @unittest.skipUnless((EXAMPLES / "linear_regression").exists(), "the examples are not built")
     def test_all_of_it_in_c(self):
-        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", COUNTER, "grpc://{ps_hosts}", "50")
-        self.assertEqual(out.count("counter"), 3, out + err)
+        """A training program in C on both nodes, TF_CONFIG is all that it is told."""
+        out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", str(EXAMPLES / "linear_regression"), "--steps=200")
+        self.assertIn("worker/0 | y = 3.0", out, err)
 
 
 if __name__ == "__main__":

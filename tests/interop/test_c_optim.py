@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -170,10 +169,8 @@ def test_two_of_four_leave(cluster, start, ps_kind):
     """Four synchronous C workers; two leave early, the rest go on to the end, every update with four gradients."""
     c = cluster(ps=2, workers=4, ps_kind=ps_kind)
     args = [{"last_step": 30}, {"leave_after": 4}, {"leave_after": 9}, {"last_step": 30}]
-    t0 = time.monotonic()
     ws = [start(TOOL, "sync", c.target("worker", i), i, 4, 4, "resource", *(f"{k}={v}" for k, v in a.items())) for i, a in enumerate(args)]
     got = [w.finish() for w in ws]
-    assert time.monotonic() - t0 < 50
     assert got[1]["steps"] == ["4"] and got[2]["steps"] == ["9"]
     assert int(got[0]["global_step"][0]) == 30
     assert int(got[3]["global_step"][0]) == 30

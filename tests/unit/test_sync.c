@@ -326,6 +326,41 @@ static void test_session_closed_first(void **st)
     trn_builder_free(b);
 }
 
+/* The chief's aggregation fails: nobody is left waiting for tokens, and the chief's loop gets the reason. */
+static void test_failed_update(void **st)
+{
+    clear();
+    trn_builder *b = trn_builder_new();
+    trn_variable *w = trn_variable_new(b, "w", trn_const_f32(b, 1), 0);
+    trn_optimizer *o = trn_sync_replicas(b, trn_momentum(b, trn_const_f32(b, 0.5f), 0.9f, false), 1, 1);
+    trn_out train = trn_minimize(o, trn_node_add(b, "Mul", TRN_OUTS(w->value, w->value), NULL, 0), trn_global_step(b));
+    /* All but the slot. */
+    const char *init[] = {trn_out_name(b, trn_out_node(w->init)), trn_out_name(b, trn_out_node(trn_global_step(b)->init)), NULL};
+    init[2] = trn_out_name(b, trn_variables_init(b, TRN_VARS_LOCAL));
+    const char *step = trn_out_name(b, train);
+    ok(trn_builder_check(b));
+    trn_session *s;
+    trn_sync *sync;
+    ok(trn_session_open_on(&s, server[0], NULL));
+    ok(trn_session_extend_builder(s, b));
+    ok(trn_session_run(s, &(trn_run){.targets = init, .n_targets = 3}));
+    begin_log();
+    ok(trn_sync_start(&sync, o, s, &(trn_sync_opts){.is_chief = true, .num_tokens = -1}));
+    trn_err err = trn_session_run(s, &(trn_run){.targets = &step, .n_targets = 1, .timeout_ms = 10000});
+    assert_int_equal(trn_err_code(err), TRN_OUT_OF_RANGE);
+    trn_err_free(err);
+    err = trn_sync_check(sync);
+    assert_int_equal(trn_err_code(err), TRN_FAILED_PRECONDITION);
+    assert_non_null(strstr(trn_err_msg(err), "w/Momentum"));
+    assert_non_null(strstr(trn_err_msg(err), "the chief's aggregation"));
+    trn_err_free(err);
+    ok(trn_sync_check(sync));
+    trn_sync_stop(sync, true);
+    assert_true(logged("w/Momentum"));
+    ok(trn_session_close(s));
+    trn_builder_free(b);
+}
+
 static void expect_error(trn_builder *b, const char *part)
 {
     trn_err err = trn_builder_check(b);
@@ -369,7 +404,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leave_early), cmocka_unit_test(test_again_on_the_same_ps), cmocka_unit_test(test_backup_worker),
-        cmocka_unit_test(test_lost_worker), cmocka_unit_test(test_says_for_whom_it_waits), cmocka_unit_test(test_session_closed_first), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_lost_worker), cmocka_unit_test(test_says_for_whom_it_waits), cmocka_unit_test(test_session_closed_first), cmocka_unit_test(test_failed_update), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

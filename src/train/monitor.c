@@ -98,6 +98,7 @@ struct trn_monitored {
     pthread_mutex_t mu;
     pthread_cond_t stopped;
     trn_step_ask ask;
+    trn_map *names; /* of nodes and outputs → builder memory */
     events *events;
     int n_events, cap_events;
 };
@@ -906,14 +907,29 @@ trn_err trn_monitored_run(trn_monitored *m, const trn_run *run)
     }
 }
 
+/* Names are made once: a builder keeps every name that it gives out, and training loops are long. */
+static const char *name_of(trn_monitored *m, trn_out o)
+{
+    uint64_t key = (uint64_t)(uint32_t)o.node << 32 | (uint32_t)o.slot;
+    char *name = trn_map_geti(m->names, key);
+    if (!name) {
+        name = (char *)(uintptr_t)trn_out_name(m->b, o);
+        trn_map_puti(m->names, key, name);
+    }
+    return name;
+}
+
 trn_err trn_monitored_step(trn_monitored *m, trn_out op, const trn_out *fetches, int n, trn_tensor **out)
 {
     enum { FEW = 16 };
     const char *few[FEW], **names = n > FEW ? trn_xalloc(sizeof *names * (size_t)n) : few;
-    for (int i = 0; i < n; i++)
-        names[i] = trn_out_name(m->b, fetches[i]);
-    const char *target = trn_out_is(op) ? trn_out_name(m->b, trn_out_node(op)) : NULL;
-    trn_err err = trn_builder_check(m->b);
+    trn_err err = TRN_OK;
+    for (int i = 0; i < n; i++) {
+        names[i] = name_of(m, fetches[i]);
+        if (!trn_out_is(fetches[i]) && !err)
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "fetch %d is no tensor of the graph", i);
+    }
+    const char *target = trn_out_is(op) ? name_of(m, trn_out_node(op)) : NULL;
     if (!err)
         err = trn_monitored_run(m, &(trn_run){.fetches = names, .n_fetches = n, .out = out, .targets = &target, .n_targets = target ? 1 : 0});
     if (names != few)
@@ -1058,6 +1074,7 @@ static void monitored_free(trn_monitored *m)
     if (m->own_server)
         trn_server_close(m->own_server, 1000);
     ask_free(&m->ask);
+    trn_map_free(m->names, NULL);
     trn_sb_fini(&m->config);
     free(m->events);
     free(m->hooks);
@@ -1090,6 +1107,7 @@ static trn_err close_events(trn_monitored *m)
 trn_err trn_monitored_open(trn_monitored **out, const trn_monitored_opts *o)
 {
     trn_monitored *m = trn_xalloc(sizeof *m);
+    m->names = trn_map_new();
     m->b = o->builder;
     m->is_chief = o->is_chief || (!o->server && !o->target);
     m->dir = o->checkpoint_dir ? trn_xstrdup(o->checkpoint_dir) : NULL;

@@ -239,6 +239,7 @@ static void test_feeds_and_nan(void **state)
     ok(trn_monitored_step(m, TRN_NONE, &y, 1, &t));
     assert_float_equal(*(const float *)trn_tensor_data(t), -0.5f, 0);
     trn_tensor_unref(t);
+    expect(trn_monitored_step(m, TRN_NONE, &TRN_NONE, 1, &t), TRN_INVALID_ARGUMENT, "fetch 0");
     const char *name = "x:0";
     trn_tensor *twice = trn_tensor_f32(1);
     expect(trn_monitored_run(m, &(trn_run){.feed_names = &name, .feeds = &twice, .n_feeds = 1}), TRN_INVALID_ARGUMENT, "x:0 is fed already");

@@ -9,7 +9,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "exec/waits.h"
 #include "obs/json.h"
+#include "wire/stats.h"
+#include "worker/capture.h"
 
 static void json_is_json_whatever_comes(void **state)
 {
@@ -127,6 +130,91 @@ static void scalars_are_bounded(void **state)
     assert_int_equal(n[1], 2);
 }
 
+static void count_parked(void *arg, const trn_parked *p)
+{
+    int *n = arg;
+    n[0]++;
+    n[1] += (int)p->step_id;
+}
+
+static void parked_kernels_are_listed(void **state)
+{
+    trn_waits *w = trn_waits_new();
+    static trn_parked p[100];
+    for (int i = 0; i < 100; i++) {
+        p[i].step_id = i;
+        trn_waits_add(w, &p[i]);
+    }
+    int n[2] = {0};
+    trn_waits_each(w, 1000, count_parked, n);
+    assert_int_equal(n[0], 100);
+    assert_int_equal(n[1], 99 * 50);
+    assert_true(p[5].since_ns <= trn_now_ns() && trn_now_ns() - p[5].since_ns < 10000000000u);
+    for (int i = 0; i < 100; i += 2)
+        trn_waits_del(w, &p[i]);
+    n[0] = n[1] = 0;
+    trn_waits_each(w, 1000, count_parked, n);
+    assert_int_equal(n[0], 50);
+    assert_int_equal(n[1], 2500);
+    n[0] = 0;
+    trn_waits_each(w, 1, count_parked, n); /* bounded work: at most one of each list */
+    assert_true(n[0] <= 16);
+    for (int i = 1; i < 100; i += 2)
+        trn_waits_del(w, &p[i]);
+    trn_waits_free(w);
+}
+
+static void captures_are_bounded_json(void **state)
+{
+    trn_capture *c = trn_capture_new();
+    trn_funclib *lib = trn_funclib_new();
+    trn_graph *g = trn_graph_new(lib);
+    trn_funclib_unref(lib);
+    trn_trace_node nodes[2] = {{.name = "a\"\\\n\xff", .op = "Const", .start_ns = 1000, .end_ns = 3500, .thread = 7, .out_bytes = 12}, {.name = "b", .op = "NoOp"}};
+    trn_trace t = {.n = 2, .v = nodes};
+    int dropped;
+    assert_false(trn_capture_on(c));
+    trn_capture_start(c, 3, 60000000000u);
+    assert_true(trn_capture_on(c));
+    for (int i = 0; i < 5; i++)
+        trn_capture_add(c, 100 + i, &t, g, 1000, 4000);
+    assert_false(trn_capture_on(c)); /* three were wanted */
+    assert_int_equal(trn_capture_count(c, &dropped), 3);
+    assert_int_equal(dropped, 2);
+    trn_sb s = {0};
+    trn_capture_json(c, &s);
+    json_t *v = json_loadb(s.p, s.n, 0, NULL);
+    assert_non_null(v);
+    assert_int_equal(json_array_size(v), 3);
+    json_t *node = json_array_get(json_object_get(json_array_get(v, 2), "nodes"), 0);
+    assert_true(fabs(json_number_value(json_object_get(node, "us")) - 2.5) < 1e-9);
+    json_decref(v);
+    trn_sb_fini(&s);
+    trn_capture_start(c, 0, 0); /* over before it began */
+    trn_capture_add(c, 1, &t, g, 1000, 4000);
+    assert_int_equal(trn_capture_count(c, &dropped), 0);
+    assert_false(trn_capture_on(c));
+    trn_graph_free(g);
+    trn_capture_free(c);
+}
+
+static void count_traffic(void *arg, const trn_traffic *t) { ++*(int *)arg; }
+
+static void peers_are_bounded(void **state)
+{
+    trn_traffic *a = trn_traffic_of("worker/0", 8, true), *b = trn_traffic_of("worker/0", 8, false);
+    assert_ptr_equal(a, trn_traffic_of("worker/0", 8, true));
+    assert_ptr_not_equal(a, b); /* whom it called and who called it */
+    for (int i = 0; i < 5000; i++) {
+        char peer[300];
+        int n = snprintf(peer, sizeof peer, "%0*d", i % 100 + 8, i);
+        assert_non_null(trn_traffic_of(peer, (size_t)n, true));
+    }
+    int n = 0;
+    trn_traffic_each(count_traffic, &n);
+    assert_true(n <= 2050);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +222,9 @@ int main(void)
         cmocka_unit_test(series_keep_the_whole_run),
         cmocka_unit_test(errors_repeat_and_are_bounded),
         cmocka_unit_test(scalars_are_bounded),
+        cmocka_unit_test(parked_kernels_are_listed),
+        cmocka_unit_test(captures_are_bounded_json),
+        cmocka_unit_test(peers_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

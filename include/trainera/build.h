@@ -75,8 +75,9 @@ TRN_API const char *trn_builder_printf(trn_builder *b, const char *fmt, ...) TRN
 
 /* ---- names and scopes: each trn_..._scope is ended by trn_end ------------------------------------------------------ */
 
-/* The name of the next node (or layer): trn_op_relu(trn_named(b, "hidden"), x). Made unique with _1, _2 as in TensorFlow. Returns b. */
-TRN_API trn_builder *trn_named(trn_builder *b, const char *name); /* what makes nodes among the other arguments is made before: C does not say in which order arguments are evaluated */
+/* A builder with a name for the node or layer that gets it as its argument: trn_op_relu(trn_named(b, "hidden"), x). Made unique with _1, _2 as in TensorFlow. The
+ * name is for that call alone, in whatever order C evaluates the arguments beside it. */
+TRN_API trn_builder *trn_named(trn_builder *b, const char *name);
 /* For layers: the pending name, or `otherwise`; the name is then no longer pending. */
 TRN_API const char *trn_take_name(trn_builder *b, const char *otherwise);
 TRN_API void trn_name_scope(trn_builder *b, const char *name);        /* "tower" → "tower/…", then "tower_1/…" */

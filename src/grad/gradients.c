@@ -67,6 +67,7 @@ static bool valid(trn_builder *b, const char *what, const trn_out *list, int n)
 
 void trn_gradients(trn_grad *out, trn_builder *b, const trn_out *ys, int n_ys, const trn_out *xs, int n_xs, const trn_gradients_opts *opts)
 {
+    b = b->real;
     static const trn_gradients_opts none = {0};
     const trn_gradients_opts *o = opts ? opts : &none;
     for (int i = 0; i < n_xs; i++)

@@ -19,6 +19,7 @@ trn_builder *trn_builder_new(void)
 {
     trn_builder *b = trn_xalloc(sizeof *b);
     b->g = trn_graph_new(NULL);
+    b->real = b;
     b->g->producer = PRODUCER;
     b->arena = b->g->arena;
     b->used = trn_map_new();
@@ -55,10 +56,11 @@ void trn_builder_free(trn_builder *b)
     free(b);
 }
 
-bool trn_builder_ok(const trn_builder *b) { return !b->err; }
+bool trn_builder_ok(const trn_builder *b) { b = b->real; return !b->err; }
 
 trn_err trn_builder_check(const trn_builder *b)
 {
+    b = b->real;
     if (b->err)
         return trn_err_copy(b->err);
     if (b->n_scopes) {
@@ -72,6 +74,7 @@ trn_err trn_builder_check(const trn_builder *b)
 
 trn_out trn_builder_fail(trn_builder *b, trn_err err)
 {
+    b = b->real;
     if (b->err)
         trn_err_free(err);
     else
@@ -79,11 +82,12 @@ trn_out trn_builder_fail(trn_builder *b, trn_err err)
     return TRN_NONE;
 }
 
-void *trn_builder_alloc(trn_builder *b, size_t n) { return trn_arena_alloc(b->arena, n); }
-const char *trn_builder_strdup(trn_builder *b, const char *s) { return trn_arena_strdup(b->arena, s); }
+void *trn_builder_alloc(trn_builder *b, size_t n) { b = b->real; return trn_arena_alloc(b->arena, n); }
+const char *trn_builder_strdup(trn_builder *b, const char *s) { b = b->real; return trn_arena_strdup(b->arena, s); }
 
 const char *trn_builder_printf(trn_builder *b, const char *fmt, ...)
 {
+    b = b->real;
     char *s = NULL;
     va_list ap;
     va_start(ap, fmt);
@@ -94,11 +98,12 @@ const char *trn_builder_printf(trn_builder *b, const char *fmt, ...)
     return res;
 }
 
-void trn_builder_put(trn_builder *b, const char *key, void *value) { trn_map_puts(b->kept, key, value); }
-void *trn_builder_get(const trn_builder *b, const char *key) { return trn_map_gets(b->kept, key); }
+void trn_builder_put(trn_builder *b, const char *key, void *value) { b = b->real; trn_map_puts(b->kept, key, value); }
+void *trn_builder_get(const trn_builder *b, const char *key) { b = b->real; return trn_map_gets(b->kept, key); }
 
 void trn_builder_on_free(trn_builder *b, void (*fn)(void *), void *arg)
 {
+    b = b->real;
     if (b->n_end == b->cap_end) {
         b->cap_end = TRN_MAX(8, 2 * b->cap_end);
         b->at_end = trn_xrealloc(b->at_end, (size_t)b->cap_end * sizeof *b->at_end);
@@ -126,6 +131,7 @@ static char *small(const char *s)
 
 const char *trn_builder__unique(trn_builder *b, const char *whole)
 {
+    b = b->real;
     char *key = small(whole);
     uintptr_t i = times_used(b, key);
     set_used(b, key, i + 1);
@@ -168,13 +174,19 @@ static const char *whole_name(trn_builder *b, const char *name)
 
 trn_builder *trn_named(trn_builder *b, const char *name)
 {
+    b = b->real;
     if (b->err)
         return b;
-    if (!name || !name_ok(name))
+    if (!name || !name_ok(name)) {
         trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "\"%s\" is no name for a node: letters, digits and _.-/> only", name ? name : "(null)"));
-    else
-        b->pending = trn_arena_strdup(b->arena, name);
-    return b;
+        return b;
+    }
+    trn_builder *named = trn_arena_alloc(b->arena, offsetof(trn_builder, err));
+    named->real = b;
+    named->g = b->g;
+    named->arena = b->arena;
+    named->pending = trn_arena_strdup(b->arena, name);
+    return named;
 }
 
 const char *trn_take_name(trn_builder *b, const char *otherwise)
@@ -184,7 +196,7 @@ const char *trn_take_name(trn_builder *b, const char *otherwise)
     return name;
 }
 
-const char *trn_scope_name(const trn_builder *b) { return b->scope; }
+const char *trn_scope_name(const trn_builder *b) { b = b->real; return b->scope; }
 
 /* ---- scopes --------------------------------------------------------------------------------------------------------- */
 
@@ -204,15 +216,17 @@ static void enter_name(trn_builder *b, const char *whole)
 
 void trn_name_scope(trn_builder *b, const char *name)
 {
+    b = b->real;
     if (!b->err && (!name || !name_ok(name)))
         trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "\"%s\" is no name for a scope: letters, digits and _.-/> only", name ? name : "(null)"));
     enter_name(b, b->err ? b->scope : trn_builder__unique(b, whole_name(b, name)));
 }
 
-void trn_name_scope_again(trn_builder *b, const char *scope) { enter_name(b, trn_arena_strdup(b->arena, scope)); }
+void trn_name_scope_again(trn_builder *b, const char *scope) { b = b->real; enter_name(b, trn_arena_strdup(b->arena, scope)); }
 
 void trn_device_scope(trn_builder *b, const char *device)
 {
+    b = b->real;
     trn_devname d;
     trn_err err = b->err ? TRN_OK : trn_devname_parse(&d, device, strlen(device));
     if (err)
@@ -222,6 +236,7 @@ void trn_device_scope(trn_builder *b, const char *device)
 
 void trn_device_fn_scope(trn_builder *b, trn_device_fn fn, void *arg)
 {
+    b = b->real;
     trn_scope *s = push(b, TRN_SCOPE_DEVICE_FN);
     s->fn = fn;
     s->arg = arg;
@@ -229,6 +244,7 @@ void trn_device_fn_scope(trn_builder *b, trn_device_fn fn, void *arg)
 
 void trn_control_scope(trn_builder *b, const trn_out *deps, int n)
 {
+    b = b->real;
     trn_scope *s = push(b, TRN_SCOPE_CONTROL);
     s->first = b->g->n;
     s->n_deps = deps ? 0 : -1;
@@ -244,6 +260,7 @@ void trn_control_scope(trn_builder *b, const trn_out *deps, int n)
 
 void trn_colocate_scope(trn_builder *b, trn_out with)
 {
+    b = b->real;
     if (!b->err && !trn_builder__node(b, with))
         trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_colocate_scope: with nothing"));
     push(b, TRN_SCOPE_COLOCATE)->with = with.node;
@@ -251,6 +268,7 @@ void trn_colocate_scope(trn_builder *b, trn_out with)
 
 void trn_end(trn_builder *b)
 {
+    b = b->real;
     if (!b->n_scopes) {
         trn_builder_fail(b, trn_errorf(TRN_FAILED_PRECONDITION, "trn_end without a scope that is open"));
         return;
@@ -473,6 +491,7 @@ static trn_err infer(trn_builder *b, const trn_gnode *nd)
 
 trn_gnode *trn_builder__node(const trn_builder *b, trn_out o)
 {
+    b = b->real;
     return o.node >= 0 && o.node < b->g->n ? b->g->node[o.node] : NULL;
 }
 
@@ -518,14 +537,17 @@ static trn_err add(trn_gnode **out, trn_builder *b, const char *name, const char
 
 trn_out trn_node_add(trn_builder *b, const char *op, const trn_out *in, int n_in, const trn_attr *attrs, int n_attrs)
 {
+    const char *wish = trn_take_name(b, op);
+    b = b->real;
     if (b->err)
         return TRN_NONE;
-    const char *name = trn_builder__unique(b, whole_name(b, trn_take_name(b, op)));
+    const char *name = trn_builder__unique(b, whole_name(b, wish));
     return trn_builder__add_in_scope(b, name, op, in, n_in, attrs, n_attrs);
 }
 
 trn_out trn_builder__add_in_scope(trn_builder *b, const char *name, const char *op, const trn_out *in, int n_in, const trn_attr *attrs, int n_attrs)
 {
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     trn_gnode *nd;
@@ -539,6 +561,7 @@ trn_out trn_builder__add_in_scope(trn_builder *b, const char *name, const char *
 trn_out trn_builder__add_at(trn_builder *b, const char *name, const char *device, const char *op, const trn_out *in, int n_in, const trn_attr *attrs,
                             int n_attrs)
 {
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     trn_gnode *nd;
@@ -568,6 +591,7 @@ static trn_gnode *changeable(trn_builder *b, trn_out o, const char *what)
 
 void trn_control_add(trn_builder *b, trn_out node, trn_out after)
 {
+    b = b->real;
     trn_gnode *nd = changeable(b, node, "trn_control_add");
     if (nd && !trn_builder__node(b, after))
         trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_control_add: '%s' shall wait for nothing", nd->n.name));
@@ -577,6 +601,7 @@ void trn_control_add(trn_builder *b, trn_out node, trn_out after)
 
 void trn_node_set_attr(trn_builder *b, trn_out node, const trn_attr *attr)
 {
+    b = b->real;
     trn_gnode *nd = changeable(b, node, "trn_node_set_attr");
     if (!nd)
         return;
@@ -589,12 +614,14 @@ void trn_node_set_attr(trn_builder *b, trn_out node, const trn_attr *attr)
 
 trn_dtype trn_out_dtype(const trn_builder *b, trn_out o)
 {
+    b = b->real;
     const trn_gnode *nd = trn_builder__node(b, o);
     return nd && o.slot >= 0 && o.slot < nd->n.n_out ? trn_dtype_base(nd->n.out_types[o.slot]) : TRN_INVALID;
 }
 
 const trn_shape *trn_out_shape(const trn_builder *b, trn_out o)
 {
+    b = b->real;
     static const trn_shape unknown = {.rank = -1};
     const trn_gnode *nd = trn_builder__node(b, o);
     return nd && o.slot >= 0 && o.slot < nd->n.n_out && o.node < b->cap_shape && b->shape[o.node] ? &b->shape[o.node][o.slot] : &unknown;
@@ -602,30 +629,35 @@ const trn_shape *trn_out_shape(const trn_builder *b, trn_out o)
 
 const char *trn_out_name(trn_builder *b, trn_out o)
 {
+    b = b->real;
     const trn_gnode *nd = trn_builder__node(b, o);
     return !nd ? "" : o.slot < 0 ? nd->n.name : trn_arena_printf(b->arena, "%s:%d", nd->n.name, o.slot);
 }
 
 const trn_node *trn_out_op(const trn_builder *b, trn_out o)
 {
+    b = b->real;
     const trn_gnode *nd = trn_builder__node(b, o);
     return nd ? &nd->n : NULL;
 }
 
 trn_out trn_out_input(const trn_builder *b, trn_out o, int i)
 {
+    b = b->real;
     const trn_gnode *nd = trn_builder__node(b, o);
     return nd && i >= 0 && i < nd->n.n_in ? (trn_out){nd->in[i].node, nd->in[i].slot} : TRN_NONE;
 }
 
 const trn_tensor *trn_out_const(const trn_builder *b, trn_out o)
 {
+    b = b->real;
     const trn_gnode *nd = trn_builder__node(b, o);
     return nd && strcmp(nd->n.op, "Const") == 0 ? trn_attr_tensor(&nd->n, "value") : NULL;
 }
 
 trn_out trn_find(trn_builder *b, const char *name)
 {
+    b = b->real;
     trn_edge e;
     if (b->err)
         return TRN_NONE;
@@ -638,7 +670,7 @@ trn_out trn_find(trn_builder *b, const char *name)
     return (trn_out){e.node, e.slot};
 }
 
-int trn_builder_node_count(const trn_builder *b) { return b->g->n; }
+int trn_builder_node_count(const trn_builder *b) { b = b->real; return b->g->n; }
 
 /* ---- collections ---------------------------------------------------------------------------------------------------- */
 
@@ -652,6 +684,7 @@ static trn_collected *collection(const trn_builder *b, const char *name)
 
 void trn_collect(trn_builder *b, const char *name, trn_out o)
 {
+    b = b->real;
     if (b->err)
         return;
     trn_collected *c = collection(b, name);
@@ -664,6 +697,7 @@ void trn_collect(trn_builder *b, const char *name, trn_out o)
 
 const trn_out *trn_collection(int *n, const trn_builder *b, const char *name)
 {
+    b = b->real;
     const trn_collected *c = collection(b, name);
     *n = c ? c->n : 0;
     return c ? c->at : NULL;
@@ -673,6 +707,7 @@ const trn_out *trn_collection(int *n, const trn_builder *b, const char *name)
 
 void trn_builder__adopt(trn_builder *b, int first)
 {
+    b = b->real;
     int *order = trn_xalloc((size_t)TRN_MAX(b->g->n, 1) * sizeof *order), n = trn_graph_topo(b->g, order);
     for (int k = 0; k < n; k++)
         if (order[k] >= first) /* what a peer's graph says of its shapes is not worth an error */
@@ -719,6 +754,7 @@ static void rename_all(trn_arena *a, Tensorflow__GraphDef *gd, const char *prefi
 
 void trn_builder_import(trn_builder *b, const void *graph_def, size_t n, const char *prefix)
 {
+    b = b->real;
     if (b->err)
         return;
     trn_arena *a = trn_arena_new();
@@ -741,6 +777,7 @@ void trn_builder_import(trn_builder *b, const void *graph_def, size_t n, const c
 
 void trn_builder__add_functions(trn_builder *b, Tensorflow__FunctionDef *const *f, int n)
 {
+    b = b->real;
     if (b->err)
         return;
     trn_funclib *lib = b->g->lib ? trn_funclib__copy(b->g->lib) : trn_funclib_new();
@@ -767,6 +804,7 @@ Tensorflow__GraphDef *trn_builder__export(trn_arena *a, const trn_builder *b, in
 
 trn_err trn_builder_export(void **out, size_t *n, const trn_builder *b)
 {
+    b = b->real;
     TRN_TRY(trn_builder_check(b));
     trn_arena *a = trn_arena_new();
     trn_sb s = {0};
@@ -779,6 +817,7 @@ trn_err trn_builder_export(void **out, size_t *n, const trn_builder *b)
 
 trn_err trn_builder_export_text(char **out, const trn_builder *b)
 {
+    b = b->real;
     TRN_TRY(trn_builder_check(b));
     trn_arena *a = trn_arena_new();
     trn_sb s = {0};

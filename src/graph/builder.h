@@ -27,6 +27,9 @@ typedef struct trn_collected {
 } trn_collected;
 
 struct trn_builder {
+    /* trn_named gives a builder of these four only: whoever gets it takes the name, whatever else is evaluated first. Public functions go on with `real`. */
+    trn_builder *real;
+    const char *pending;
     trn_graph *g;
     trn_arena *arena; /* the graph's: everything that is handed out */
     trn_err err;
@@ -34,7 +37,6 @@ struct trn_builder {
     int cap_shape;
     trn_map *used;     /* names and scopes in small letters → how often */
     const char *scope; /* "" or "a/b" */
-    const char *pending;
     trn_scope *scopes;
     int n_scopes, cap_scopes;
     trn_variable **vars;

@@ -153,6 +153,7 @@ trn_outs trn_cond(trn_builder *b, trn_out pred, trn_branch_fn if_true, trn_branc
         return nothing(b, n_out);
     trn_arena *tmp = trn_arena_new();
     const char *name = trn_take_name(b, "cond");
+    b = b->real;
     trn_name_scope(b, name);
     const char *scope = trn_scope_name(b);
     static const char *const side[] = {"true", "false"};
@@ -222,7 +223,9 @@ trn_outs trn_while(trn_builder *b, trn_loop_cond_fn cond, trn_loop_body_fn body,
     if (!trn_builder_ok(b))
         return nothing(b, n);
     trn_arena *tmp = trn_arena_new();
-    trn_name_scope(b, trn_take_name(b, "while"));
+    const char *name = trn_take_name(b, "while");
+    b = b->real;
+    trn_name_scope(b, name);
     const char *scope = trn_scope_name(b);
     int n_own = n + (o->max_iterations > 0); /* a counter of our own goes last */
     const trn_shape *shape = o->shapes ? o->shapes : shapes_of(b, vars, n);

@@ -52,6 +52,7 @@ trn_out trn_const_num(trn_builder *b, trn_dtype dtype, double v)
 trn_out trn_fill(trn_builder *b, trn_dtype dtype, trn_shape shape, double v)
 {
     const char *name = trn_take_name(b, v == 0 ? "zeros" : "Fill");
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     if (!trn_shape_is_full(&shape)) {
@@ -100,6 +101,7 @@ static trn_out wait_for(trn_builder *b, const trn_out *ops, int n)
 trn_out trn_group(trn_builder *b, const trn_out *ops, int n)
 {
     const char *name = trn_take_name(b, "group_deps");
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     bool mixed = false;
@@ -146,6 +148,7 @@ trn_out trn_group(trn_builder *b, const trn_out *ops, int n)
 trn_out trn_with_deps(trn_builder *b, trn_out value, const trn_out *after, int n)
 {
     const char *name = trn_take_name(b, "control_dependency");
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     if (!trn_builder__node(b, value))
@@ -160,7 +163,7 @@ trn_out trn_with_deps(trn_builder *b, trn_out value, const trn_out *after, int n
 
 /* ---- variables ------------------------------------------------------------------------------------------------------ */
 
-void trn_use_ref_variables(trn_builder *b, bool yes) { b->ref_variables = yes; }
+void trn_use_ref_variables(trn_builder *b, bool yes) { b = b->real; b->ref_variables = yes; }
 
 /* What computes the initial value goes where the variable is: nothing then has to travel, and the chief does not do it alone. */
 static void move_initial(trn_builder *b, trn_out o, const char *device, int depth)
@@ -224,7 +227,7 @@ static void make_ref(trn_builder *b, trn_variable *v)
 
 trn_variable *trn_variable_new(trn_builder *b, const char *name, trn_out initial, unsigned flags)
 {
-    b->pending = NULL;
+    b = b->real;
     if (b->err)
         return trn_builder__no_variable(b);
     const trn_shape *shape = trn_out_shape(b, initial);
@@ -263,6 +266,7 @@ trn_variable *trn_variable_new(trn_builder *b, const char *name, trn_out initial
 /* What a failed trn_variable_new gives, so that model code may go on with v->value. */
 trn_variable *trn_builder__no_variable(trn_builder *b)
 {
+    b = b->real;
     trn_variable *v = trn_arena_alloc(b->arena, sizeof *v);
     *v = (trn_variable){.name = "", .shape = trn_shape_unknown(), .handle = TRN_NONE, .value = TRN_NONE, .initial = TRN_NONE, .init = TRN_NONE, .is_initialized = TRN_NONE};
     return v;
@@ -277,6 +281,9 @@ trn_out trn_variable_read(trn_builder *b, trn_variable *v)
 static trn_out change(trn_builder *b, trn_variable *v, trn_out by, const char *ref, const char *resource)
 {
     trn_out in[] = {v->handle, by};
+    bool is_ref = v->flags & TRN_REF_VARIABLE;
+    const char *name = trn_take_name(b, is_ref ? ref : resource);
+    b = b->real;
     if (b->err)
         return TRN_NONE;
     const trn_shape *s = trn_out_shape(b, by);
@@ -284,8 +291,7 @@ static trn_out change(trn_builder *b, trn_variable *v, trn_out by, const char *r
         char x[TRN_SHAPE_TEXT], y[TRN_SHAPE_TEXT];
         return trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "variable '%s' has shape %s, the value to put there %s", v->name, trn_shape_text(x, &v->shape), trn_shape_text(y, s)));
     }
-    bool is_ref = v->flags & TRN_REF_VARIABLE;
-    const char *name = trn_take_name(b, is_ref ? ref : resource), *dev = trn_out_op(b, v->handle)->device;
+    const char *dev = trn_out_op(b, v->handle)->device;
     trn_device_scope(b, ""); /* the variable's own device, whatever is around */
     trn_device_scope(b, dev);
     trn_out o = trn_node_add(trn_named(b, name), is_ref ? ref : resource, in, 2, NULL, 0);
@@ -297,8 +303,8 @@ static trn_out change(trn_builder *b, trn_variable *v, trn_out by, const char *r
 trn_out trn_variable_assign(trn_builder *b, trn_variable *v, trn_out value) { return change(b, v, value, "Assign", "AssignVariableOp"); }
 trn_out trn_variable_assign_add(trn_builder *b, trn_variable *v, trn_out delta) { return change(b, v, delta, "AssignAdd", "AssignAddVariableOp"); }
 
-trn_variable *trn_variable_of(const trn_builder *b, trn_out o) { return o.node < 0 ? NULL : trn_map_geti(b->var_by_node, (uint64_t)o.node); }
-trn_variable *trn_variable_find(const trn_builder *b, const char *name) { return trn_map_gets(b->var_by_name, name); }
+trn_variable *trn_variable_of(const trn_builder *b, trn_out o) { b = b->real; return o.node < 0 ? NULL : trn_map_geti(b->var_by_node, (uint64_t)o.node); }
+trn_variable *trn_variable_find(const trn_builder *b, const char *name) { b = b->real; return trn_map_gets(b->var_by_name, name); }
 
 static bool is_in(const trn_variable *v, trn_which which)
 {
@@ -308,6 +314,7 @@ static bool is_in(const trn_variable *v, trn_which which)
 
 trn_variable **trn_variables(int *n, trn_builder *b, trn_which which)
 {
+    b = b->real;
     trn_variable **v = trn_arena_alloc(b->arena, (size_t)TRN_MAX(b->n_vars, 1) * sizeof *v);
     *n = 0;
     for (int i = 0; i < b->n_vars; i++)
@@ -318,6 +325,7 @@ trn_variable **trn_variables(int *n, trn_builder *b, trn_which which)
 
 trn_out trn_variables_init(trn_builder *b, trn_which which)
 {
+    b = b->real;
     static const char *const name[] = {"init", "init_trainable", "init_local", "init_all"};
     int n;
     trn_variable **v = trn_variables(&n, b, which);
@@ -344,17 +352,15 @@ trn_out trn_variables_init(trn_builder *b, trn_which which)
 
 trn_variable *trn_global_step(trn_builder *b)
 {
+    b = b->real;
     trn_variable *v = trn_variable_find(b, "global_step");
     if (v)
         return v;
-    const char *pending = b->pending;
-    b->pending = NULL;
     trn_name_scope_again(b, "");
     trn_control_scope(b, NULL, 0);
     trn_out zero = trn_const_i64(trn_named(b, "global_step/Initializer/zeros"), 0);
     v = trn_variable_new(b, "global_step", zero, TRN_NOT_TRAINABLE);
     trn_end(b);
     trn_end(b);
-    b->pending = pending;
     return v;
 }

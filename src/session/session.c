@@ -416,6 +416,7 @@ trn_err trn_session_extend_text(trn_session *s, const char *text)
 
 trn_err trn_session_extend_builder(trn_session *s, trn_builder *b)
 {
+    b = b->real;
     TRN_TRY(trn_builder_check(b));
     trn_err err = TRN_OK;
     pthread_mutex_lock(&s->build_mu);

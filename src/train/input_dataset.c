@@ -157,7 +157,7 @@ trn_dataset *trn_dataset_csv(trn_builder *b, const char *const *files, int n_fil
         else
             in[k++] = types[i] == TRN_STRING ? strings(b, (const char *[]){""}, 1) : trn_const(b, trn_tensor_from(types[i], 1, (int64_t[]){1}, (char[16]){0}));
     in[k++] = trn_const(b, trn_tensor_from(TRN_INT64, 1, (int64_t[]){0}, NULL));
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(d, "CSVDatasetV2", in, k, NULL, 0);
 }
 
@@ -174,7 +174,7 @@ trn_dataset *trn_dataset_shuffle(trn_dataset *d, int64_t buffer, trn_maybe_int s
     int64_t seeds[2];
     trn_next_seeds(seeds, b, seed);
     trn_out in[] = {d->variant, trn_const_i64(b, buffer), trn_const_i64(b, seeds[0]), trn_const_i64(b, seeds[1]), trn_node_add(b, "DummySeedGenerator", NULL, 0, NULL, 0)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(like(d), "ShuffleDatasetV3", in, 5, NULL, 0);
 }
 
@@ -186,7 +186,7 @@ static trn_dataset *with_count(trn_dataset *d, const char *op, int64_t count)
         return d;
     const char *name = trn_take_name(b, op);
     trn_out in[] = {d->variant, trn_const_i64(b, count)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(like(d), op, in, 2, NULL, 0);
 }
 
@@ -213,7 +213,7 @@ trn_dataset *trn_dataset_batch(trn_dataset *d, int64_t size, bool drop_remainder
         }
     }
     trn_out in[] = {d->variant, trn_const_i64(b, size), trn_const_bool(b, drop_remainder)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(y, "BatchDatasetV2", in, 3, NULL, 0);
 }
 
@@ -226,7 +226,7 @@ trn_dataset *trn_dataset_shard(trn_dataset *d, int64_t shards, int64_t index)
     if (shards < 1 || index < 0 || index >= shards)
         return BAD(b, "shard %lld of %lld", (long long)index, (long long)shards), nothing(b);
     trn_out in[] = {d->variant, trn_const_i64(b, shards), trn_const_i64(b, index)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(like(d), "ShardDataset", in, 3, NULL, 0);
 }
 
@@ -237,7 +237,7 @@ trn_dataset *trn_dataset_cache(trn_dataset *d)
         return d;
     const char *name = trn_take_name(b, "CacheDatasetV2");
     trn_out in[] = {d->variant, trn_const_str(b, ""), trn_node_add(b, "DummyMemoryCache", NULL, 0, NULL, 0)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(like(d), "CacheDatasetV2", in, 3, NULL, 0);
 }
 
@@ -291,7 +291,7 @@ static trn_dataset *with_function(trn_dataset *d, trn_dataset *y, const char *op
     trn_func_ref *ref = trn_builder_alloc(b, sizeof *ref);
     ref->name = fn->name;
     trn_attr more[] = {trn_at_func(attr, ref), types_attr(b, "Targuments", types, fn->n_outside)};
-    trn_named(b, name);
+    b = trn_named(b, name);
     return finish(y, op, in, n, more, 2);
 }
 

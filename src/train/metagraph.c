@@ -145,6 +145,7 @@ static void put_graph(trn_sb *out, const trn_builder *b, bool keep_devices)
 
 trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const char *const *tags, int n_tags, bool keep_devices)
 {
+    b = b->real;
     TRN_TRY(trn_builder_check(b));
     trn_sb part = {0};
     for (int i = 0; i < n_tags; i++)
@@ -189,6 +190,7 @@ trn_err trn_meta_graph_write(const char *path, trn_builder *b, const trn_saver *
 
 trn_out trn_meta__find(const trn_builder *b, const char *name)
 {
+    b = b->real;
     const char *colon = strrchr(name, ':');
     const trn_gnode *nd = trn_graph_find(b->g, name, colon ? (size_t)(colon - name) : strlen(name));
     if (!nd)
@@ -284,6 +286,7 @@ static void add_collections(trn_builder *b, const Tensorflow__MetaGraphDef *m)
 
 trn_saver *trn_meta__import(trn_builder *b, trn_arena *a, const Tensorflow__MetaGraphDef *m)
 {
+    b = b->real;
     trn_builder_import(b, m->graph_def.data, m->graph_def.len, NULL);
     if (!trn_builder_ok(b))
         return NULL;

@@ -27,6 +27,33 @@ class Examples(unittest.TestCase):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
 
+    def test_trainer_alone_and_again(self):
+        run_dir = pathlib.Path(self.dir.name) / "run"
+        out = run(EXAMPLES / "trainer", "--quiet", "--steps=400", f"--checkpoint_dir={run_dir}")
+        self.assertRegex(out, r"alone/0: loss 0\.\d+")
+        run(EXAMPLES / "trainer", "--quiet", "--steps=700", f"--checkpoint_dir={run_dir}")
+        names = {p.name for p in run_dir.iterdir()}
+        self.assertTrue({"checkpoint", "model.ckpt-400.index", "model.ckpt-700.index", "graph.pbtxt"} <= names, names)
+
+    def test_trainer_launched(self):
+        for sync in ([], ["--sync"]):
+            with self.subTest(sync=sync):
+                out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=600", *sync)
+                found = dict(re.findall(r"worker/(\d): loss (\d\.\d+)", out))
+                self.assertEqual(set(found), {"0", "1"}, out)
+                self.assertTrue(all(float(v) < 0.6 for v in found.values()), out)
+
+    def test_trainer_by_flags(self):
+        """Every task the same program, the ps too: it ends by itself."""
+        ports = [str(p) for p in self.free_ports(4)]
+        hosts = [f"--ps_hosts=localhost:{ports[0]},localhost:{ports[1]}", f"--worker_hosts=localhost:{ports[2]},localhost:{ports[3]}"]
+        tasks = [("ps", 0), ("ps", 1), ("worker", 1), ("worker", 0)]
+        procs = [subprocess.Popen([EXAMPLES / "trainer", *hosts, f"--job_name={j}", f"--task_index={i}", "--quiet", "--steps=500"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                 for j, i in tasks]
+        for p, t in zip(procs, tasks):
+            out, _ = p.communicate(timeout=60)
+            self.assertEqual(p.returncode, 0, f"{t}: {out}")
+
     @unittest.skipIf(os.environ.get("SANITIZED") == "yes", "ten times as slow")
     def test_demo(self):
         """make demo: at least 97 % in under a minute, and nothing left running."""

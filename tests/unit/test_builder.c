@@ -43,6 +43,12 @@ static void test_names(void **state)
         TRN_SCOPE(trn_name_scope_again(b, ""), b) assert_string_equal(trn_out_name(b, add2(trn_named(b, "sum"), x, y)), "sum:0");
     }
     TRN_SCOPE(trn_name_scope(b, "tower"), b) assert_string_equal(trn_out_name(b, add2(b, x, y)), "tower_1/AddV2:0");
+    /* A name is for the call that gets it, in whatever order the compiler evaluates the arguments beside it. */
+    trn_builder *named = trn_named(b, "outer");
+    trn_out inner = one(b, "Neg", x), outer = one(named, "Exp", inner);
+    assert_string_equal(trn_out_name(b, inner), "Neg:0");
+    assert_string_equal(trn_out_name(b, outer), "outer:0");
+    assert_string_equal(trn_out_name(b, one(named, "Exp", inner)), "Exp:0"); /* once */
     check(b);
     trn_find(b, "nobody:0");
     expect(b, TRN_NOT_FOUND, "nobody");

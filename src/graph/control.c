@@ -80,6 +80,7 @@ static trn_attr lowered(void) { return trn_attr__bool("_lower_using_switch_merge
 
 trn_function *trn_function_new(trn_builder *b, const char *name, trn_function_fn fn, void *arg, const trn_out *like, int n_args, int n_rets)
 {
+    b = b->real;
     if (!trn_builder_ok(b))
         return NULL;
     trn_dtype *types = trn_builder_alloc(b, ((size_t)n_args + 1) * sizeof *types);
@@ -93,6 +94,7 @@ trn_function *trn_function_new(trn_builder *b, const char *name, trn_function_fn
 
 trn_function *trn_function__of(trn_builder *b, const char *name, trn_function_fn fn, void *arg, const trn_dtype *types, const trn_shape *shapes, int n_args, int n_rets)
 {
+    b = b->real;
     if (!trn_builder_ok(b))
         return NULL;
     trn_arena *tmp = trn_arena_new();

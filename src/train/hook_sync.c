@@ -32,8 +32,10 @@ static trn_err sync_after(trn_hook *h, trn_monitored *m, const trn_step_got *got
 
 static trn_err sync_end(trn_hook *h, trn_monitored *m)
 {
-    sync_drop((sync_hook *)h, true);
-    return TRN_OK;
+    sync_hook *s = (sync_hook *)h;
+    trn_err err = trn_sync_check(s->sync); /* the last update may have failed since the last step */
+    sync_drop(s, !err);
+    return err;
 }
 
 static void sync_free(trn_hook *h)

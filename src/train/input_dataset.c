@@ -38,12 +38,13 @@ static trn_dtype *types_of(trn_dataset *d) { return (trn_dtype *)(uintptr_t)d->t
 static trn_shape *shapes_of(trn_dataset *d) { return (trn_shape *)(uintptr_t)d->shapes; }
 
 /* The node of d, with the attrs that all have. */
-static trn_dataset *finish(trn_dataset *d, const char *op, const trn_out *in, int n_in, const trn_attr *more, int n_more)
+/* `b` may have the node's name. */
+static trn_dataset *finish(trn_dataset *d, trn_builder *b, const char *op, const trn_out *in, int n_in, const trn_attr *more, int n_more)
 {
     trn_attr attrs[6] = {shapes_attr(d->b, d->shapes, d->n), types_attr(d->b, "output_types", d->types, d->n)};
     for (int i = 0; i < n_more; i++)
         attrs[2 + i] = more[i];
-    d->variant = trn_node_add(d->b, op, in, n_in, attrs, 2 + n_more);
+    d->variant = trn_node_add(b, op, in, n_in, attrs, 2 + n_more);
     return trn_builder_ok(d->b) ? d : nothing(d->b);
 }
 
@@ -98,7 +99,7 @@ trn_dataset *trn_dataset_range(trn_builder *b, int64_t start, int64_t stop, int6
 {
     const char *name = trn_take_name(b, "RangeDataset");
     trn_out in[] = {trn_const_i64(b, start), trn_const_i64(b, stop), trn_const_i64(b, step)};
-    return finish(scalar_of(trn_named(b, name), TRN_INT64), "RangeDataset", in, 3, NULL, 0);
+    return finish(scalar_of(b, TRN_INT64), trn_named(b, name), "RangeDataset", in, 3, NULL, 0);
 }
 
 static trn_out strings(trn_builder *b, const char *const *v, int n)
@@ -158,7 +159,7 @@ trn_dataset *trn_dataset_csv(trn_builder *b, const char *const *files, int n_fil
             in[k++] = types[i] == TRN_STRING ? strings(b, (const char *[]){""}, 1) : trn_const(b, trn_tensor_from(types[i], 1, (int64_t[]){1}, (char[16]){0}));
     in[k++] = trn_const(b, trn_tensor_from(TRN_INT64, 1, (int64_t[]){0}, NULL));
     b = trn_named(b, name);
-    return finish(d, "CSVDatasetV2", in, k, NULL, 0);
+    return finish(d, b, "CSVDatasetV2", in, k, NULL, 0);
 }
 
 /* ---- transformations ----------------------------------------------------------------------------------------------- */
@@ -175,7 +176,7 @@ trn_dataset *trn_dataset_shuffle(trn_dataset *d, int64_t buffer, trn_maybe_int s
     trn_next_seeds(seeds, b, seed);
     trn_out in[] = {d->variant, trn_const_i64(b, buffer), trn_const_i64(b, seeds[0]), trn_const_i64(b, seeds[1]), trn_node_add(b, "DummySeedGenerator", NULL, 0, NULL, 0)};
     b = trn_named(b, name);
-    return finish(like(d), "ShuffleDatasetV3", in, 5, NULL, 0);
+    return finish(like(d), b, "ShuffleDatasetV3", in, 5, NULL, 0);
 }
 
 /* Over one dataset, with one number. */
@@ -187,7 +188,7 @@ static trn_dataset *with_count(trn_dataset *d, const char *op, int64_t count)
     const char *name = trn_take_name(b, op);
     trn_out in[] = {d->variant, trn_const_i64(b, count)};
     b = trn_named(b, name);
-    return finish(like(d), op, in, 2, NULL, 0);
+    return finish(like(d), b, op, in, 2, NULL, 0);
 }
 
 trn_dataset *trn_dataset_repeat(trn_dataset *d, int64_t count) { return with_count(d, "RepeatDataset", count); }
@@ -214,7 +215,7 @@ trn_dataset *trn_dataset_batch(trn_dataset *d, int64_t size, bool drop_remainder
     }
     trn_out in[] = {d->variant, trn_const_i64(b, size), trn_const_bool(b, drop_remainder)};
     b = trn_named(b, name);
-    return finish(y, "BatchDatasetV2", in, 3, NULL, 0);
+    return finish(y, b, "BatchDatasetV2", in, 3, NULL, 0);
 }
 
 trn_dataset *trn_dataset_shard(trn_dataset *d, int64_t shards, int64_t index)
@@ -227,7 +228,7 @@ trn_dataset *trn_dataset_shard(trn_dataset *d, int64_t shards, int64_t index)
         return BAD(b, "shard %lld of %lld", (long long)index, (long long)shards), nothing(b);
     trn_out in[] = {d->variant, trn_const_i64(b, shards), trn_const_i64(b, index)};
     b = trn_named(b, name);
-    return finish(like(d), "ShardDataset", in, 3, NULL, 0);
+    return finish(like(d), b, "ShardDataset", in, 3, NULL, 0);
 }
 
 trn_dataset *trn_dataset_cache(trn_dataset *d)
@@ -238,7 +239,7 @@ trn_dataset *trn_dataset_cache(trn_dataset *d)
     const char *name = trn_take_name(b, "CacheDatasetV2");
     trn_out in[] = {d->variant, trn_const_str(b, ""), trn_node_add(b, "DummyMemoryCache", NULL, 0, NULL, 0)};
     b = trn_named(b, name);
-    return finish(like(d), "CacheDatasetV2", in, 3, NULL, 0);
+    return finish(like(d), b, "CacheDatasetV2", in, 3, NULL, 0);
 }
 
 /* ---- functions ----------------------------------------------------------------------------------------------------- */
@@ -292,7 +293,7 @@ static trn_dataset *with_function(trn_dataset *d, trn_dataset *y, const char *op
     ref->name = fn->name;
     trn_attr more[] = {trn_at_func(attr, ref), types_attr(b, "Targuments", types, fn->n_outside)};
     b = trn_named(b, name);
-    return finish(y, op, in, n, more, 2);
+    return finish(y, b, op, in, n, more, 2);
 }
 
 trn_dataset *trn_dataset_map(trn_dataset *d, trn_map_fn fn, void *arg, int n_out, int64_t parallel)
@@ -334,7 +335,7 @@ trn_dataset *trn_dataset_concatenate(trn_dataset *d, trn_dataset *then)
                 s->dim[k] = -1;
     }
     trn_out in[] = {d->variant, then->variant};
-    return finish(y, "ConcatenateDataset", in, 2, NULL, 0);
+    return finish(y, d->b, "ConcatenateDataset", in, 2, NULL, 0);
 }
 
 trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n)
@@ -356,7 +357,7 @@ trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n)
         memcpy(shapes_of(y) + k, sets[i]->shapes, (size_t)sets[i]->n * sizeof *y->shapes);
     }
     trn_attr count = trn_at_int("N", n);
-    return finish(y, "ZipDataset", in, n, &count, 1);
+    return finish(y, sets[0]->b, "ZipDataset", in, n, &count, 1);
 }
 
 /* ---- iterator ------------------------------------------------------------------------------------------------------ */

@@ -129,7 +129,8 @@ static void test_dense(void **state)
     assert_string_equal(trn_out_name(b, k1->initial), "dense_1/kernel/Initializer/random_uniform:0");
     /* The same weights once more, on other data, of more dimensions. */
     o.reuse = true;
-    trn_out again = trn_dense(trn_named(b, "dense"), floats(b, 3, (int64_t[]){1, 2, 3}, (float[]){1, 1, 1, 2, 2, 2}), 2, &o);
+    trn_out other = floats(b, 3, (int64_t[]){1, 2, 3}, (float[]){1, 1, 1, 2, 2, 2});
+    trn_out again = trn_dense(trn_named(b, "dense"), other, 2, &o);
     has_shape(b, again, "[1,2,2]");
     int n;
     trn_variables(&n, b, TRN_VARS_TRAINABLE);

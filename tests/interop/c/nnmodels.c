@@ -34,7 +34,8 @@ static void dense(void)
     trn_out x = rows(), h = trn_dense(b, x, 16, &(trn_dense_opts){.activation = trn_relu, .l2 = 0.01f, .l1 = 0.1f});
     h = trn_dense(b, h, 8, &(trn_dense_opts){.no_bias = true, .activation = trn_tanh, .kernel_init = trn_init_he_normal()});
     out("y", trn_dense(trn_named(b, "logits"), h, 4, &(trn_dense_opts){.bias_init = trn_seeded(trn_init_normal(0, 1), 7)}));
-    out("series", trn_dense(trn_named(b, "each"), series(), 3, NULL));
+    trn_out each = series();
+    out("series", trn_dense(trn_named(b, "each"), each, 3, NULL));
     int n;
     const trn_out *reg = trn_collection(&n, b, "regularization_losses");
     out("reg", reg[0]);
@@ -192,7 +193,8 @@ static void rnn(void)
     out("gru_h", g.h);
     out("cut", cut.outputs);
     out("cut_c", cut.c);
-    trn_rnn any = trn_lstm(trn_named(b, "free"), in("series_any", TRN_FLOAT, 3, -1, -1, 4, 0), 5, &(trn_rnn_opts){.lengths = &lengths});
+    trn_out free_x = in("series_any", TRN_FLOAT, 3, -1, -1, 4, 0);
+    trn_rnn any = trn_lstm(trn_named(b, "free"), free_x, 5, &(trn_rnn_opts){.lengths = &lengths});
     out("free", any.outputs);
     out("free_c", any.c);
 }

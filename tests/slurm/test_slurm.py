@@ -27,7 +27,7 @@ v1 = tf.compat.v1
 v1.disable_v2_behavior()
 config = json.loads(os.environ["TF_CONFIG"])
 n_ps = len(config["cluster"]["ps"])
-resolver = tf.distribute.cluster_resolver.SlurmClusterResolver({"ps": n_ps, "worker": int(os.environ["SLURM_STEP_NUM_TASKS"]) - n_ps}, auto_set_gpu=False)
+resolver = tf.distribute.cluster_resolver.SlurmClusterResolver({"ps": n_ps, "worker": int(os.environ["SLURM_STEP_NUM_TASKS"]) - n_ps}, gpus_per_node=8, gpus_per_task=1, auto_set_gpu=False)
 cluster = resolver.cluster_spec()
 assert cluster.as_dict() == config["cluster"], (cluster.as_dict(), config["cluster"])
 job, index = resolver.get_task_info()

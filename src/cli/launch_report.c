@@ -210,7 +210,7 @@ void launch_report_end(launch_job *j, bool done, int code, uint64_t ns)
     r->last = true;
     r->done = done;
     r->last_code = code;
-    r->last_by = trn_now_ns() + ns;
+    r->last_by = trn_now_ns() + (r->word == LAUNCH_GO_ON ? ns : TRN_MIN(ns, SECOND)); /* the others know already, or cannot be reached */
     pthread_cond_signal(&r->changed);
     pthread_mutex_unlock(&r->mu);
     pthread_join(r->thread, NULL);

@@ -363,6 +363,10 @@ static trn_err take_devices(survey *sv, int i, const trn_msg *msg)
             err = trn_devname_parse(&name, pb->name, strlen(pb->name));
             if (err)
                 break;
+            size_t n = strlen(t->task);
+            if (d == 0 && (strncmp(pb->name, t->task, n) != 0 || pb->name[n] != '/')) /* not an error: each may know the cluster by other names */
+                TRN_WARN("master", "where %s is expected, at %s, a task answers that calls itself %s: another cluster's, or one that was started with another cluster spec",
+                         t->task, t->address, pb->name);
             sv->dev[i][sv->n_dev[i]++] = (trn_device){trn_arena_printf(sv->arena, "%s/device:%s:%d", t->task, name.type, name.id), t->task,
                                                       trn_arena_strdup(sv->arena, name.type), pb->incarnation};
         }

@@ -44,10 +44,10 @@ class Meet(Case):
         self.procs = []
         self.addCleanup(lambda: [p.kill() for p in self.procs if p.poll() is None])
 
-    def task(self, index, *args, tasks=3, where=None, program=("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}"), name=None, log=""):
+    def task(self, index, *args, tasks=3, where=None, program=("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}"), name=None, host="127.0.0.1"):
         log = self.dir / (name or f"log.{index}")
         with open(log, "ab") as f:
-            p = subprocess.Popen([BIN, "launch", "--rendezvous", str(where or self.dir / "meet"), "--tasks", str(tasks), "--index", str(index), "--host", "127.0.0.1",
+            p = subprocess.Popen([BIN, "launch", "--rendezvous", str(where or self.dir / "meet"), "--tasks", str(tasks), "--index", str(index), *(["--host", host] if host else []),
                                   "--log-dir=", *args, "--", *program], cwd=self.dir, env=self.env, stdout=f, stderr=f)
         p.log = log
         self.procs.append(p)
@@ -240,6 +240,60 @@ class Known(Meet):
         log = self.wait(self.known("worker", 0, spec, "--wait-timeout", "9", program=("sleep", "60")), 3)
         self.assertRegex(log, rf"worker/0 waits for ps/0 at 127\.0\.0\.1:{port} since \d+ s: .*[Cc]onnection refused.*; trying again every 2 s; giving up in")
         self.assertRegex(log, r"ending: ps/0 at 127\.0\.0\.1:\d+ was not there for \d+ s")
+
+    def test_a6_a_refused_worker_tries_again_in_peace_and_gives_up(self):
+        """Somebody accepts and hangs up: no tight loop, and an end."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        tries = []
+
+        def accept():
+            while True:
+                try:
+                    s = listener.accept()[0]
+                except OSError:
+                    return
+                tries.append(time.time())
+                s.close()
+
+        threading.Thread(target=accept, daemon=True).start()
+        spec = {"ps": [f"127.0.0.1:{listener.getsockname()[1]}"], "worker": [f"127.0.0.1:{free_port()}"]}
+        log = self.wait(self.known("worker", 0, spec, "--wait-timeout", "6", program=("sleep", "60")), 3)
+        listener.close()
+        self.assertLess(len(tries), 40)
+        self.assertIn("ending: ps/0 at", log)
+
+    @unittest.skipUnless(os.geteuid() == 0, "puts another /etc/hosts in place: needs root")
+    def test_e36_names_are_resolved_again(self):
+        """The ps moves to another address behind its name while a worker waits for it."""
+        hosts, port = self.dir / "hosts", free_port()
+        hosts.write_text("127.0.0.1 localhost\n127.0.0.2 pshost\n")
+        spec = json.dumps({"ps": [f"pshost:{port}"], "worker": [f"127.0.0.1:{free_port()}"]})
+        own = ["unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
+        with open(self.dir / "worker", "ab") as f:
+            worker = subprocess.Popen([*own, BIN, "launch", "--cluster_spec", spec, "--job_name", "worker", "--log-dir=", "--", "sh", "-c", "until test -e go; do sleep 0.2; done"],
+                                      cwd=self.dir, env=self.env, stdout=f, stderr=f)
+        worker.log = self.dir / "worker"
+        self.procs.append(worker)
+        self.assertTrue(until(lambda: "Connection refused" in worker.log.read_text(), 20), worker.log.read_text())
+        hosts.write_text("127.0.0.1 localhost\n127.0.0.3 pshost\n")  # the same file, so that the mount shows it
+        ps = subprocess.Popen([*own, BIN, "serve", "--cluster_spec", spec, "--job_name", "ps", "--bind", "127.0.0.3", "--await-done", "worker/0", "--log-level", "error"], env=self.env)
+        self.procs.append(ps)
+        self.assertTrue(until(lambda: b'"run"' in get(f"127.0.0.3:{port}", "/job"), 20))
+        (self.dir / "go").touch()
+        self.wait(worker)
+        self.assertEqual(ps.wait(PATIENCE), 0)
+
+    def test_e33_the_interface_is_chosen(self):
+        """A task listens where it is told to, and nowhere else; a job on one machine on loopback only."""
+        port = free_port()
+        p = subprocess.Popen([BIN, "serve", "--bind", "127.0.0.2", "--port", str(port), "--log-level", "error"], env=self.env)
+        self.procs.append(p)
+        self.assertTrue(until(lambda: get(f"127.0.0.2:{port}", "/healthz")))
+        self.assertEqual(get(f"127.0.0.1:{port}", "/healthz"), b"")
+        log = self.wait(self.task(0, "--interface", "127.0.0.0/8", "--wait-timeout", "1", tasks=2), 3)
+        self.assertNotIn("this machine has", log)
+        log = self.wait(self.task(1, "--interface", "nosuch7", "--wait-timeout", "1", tasks=2, host=None), 1)
+        self.assertRegex(log, "--interface=nosuch7: this machine has .*lo 127.0.0.1")
 
     def test_a_lost_worker_ends_the_job(self):
         spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}

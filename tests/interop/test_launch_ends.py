@@ -1,14 +1,13 @@
 """How a native ps learns from TensorFlow's workers that the job is over, and what partial knowledge of the cluster is good for."""
-import os
 import signal
-import socket
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
 import tensorflow as tf
 from clusters import BIN, free_ports
-from conftest import tf_server
 
 COMPARES = False
 v1 = tf.compat.v1
@@ -89,7 +88,6 @@ for i in range(2):
         s.run(x.initializer)
         print(s.run([y, x.assign_add(1.0)]))
 """
-    import sys
     r = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert r.returncode == 0, r.stderr
     assert p.code(20) == 0
@@ -103,9 +101,24 @@ def test_sigterm_drains(ps):
     with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
         v = v1.get_variable("v", [], initializer=v1.zeros_initializer(), use_resource=True)
         loop = tf.while_loop(lambda i: i < 200000, lambda i: i + 1, [tf.constant(0)])
-        with v1.Session(f"grpc://localhost:{a}") as s:
-            s.run(v.initializer)
-            import threading
-            threading.Timer(0.2, lambda: p.p.send_signal(signal.SIGTERM)).start()
-            assert s.run(loop) == 200000
+        s = v1.Session(f"grpc://localhost:{a}")  # not closed: there is nobody left to close it with
+        s.run(v.initializer)
+        threading.Timer(0.2, lambda: p.p.send_signal(signal.SIGTERM)).start()
+        assert s.run(loop) == [200000]
     assert p.code() == 0
+    assert "SIGTERM: ending" in p.text()
+
+
+def test_a5_operation_timeout_while_a_ps_is_dead(ps):
+    """The client's deadline holds, and the error names the task that is missing."""
+    a, b = free_ports(2)
+    ps(ps=[f"localhost:{a}", f"localhost:{b}"])  # ps/1 never comes
+    config = v1.ConfigProto(operation_timeout_in_ms=3000)
+    begin = time.time()
+    with tf.Graph().as_default():
+        c = tf.constant(1)
+        with pytest.raises(tf.errors.OpError) as e:
+            with v1.Session(f"grpc://localhost:{a}", config=config) as s:
+                s.run(c)
+    assert time.time() - begin < 30
+    assert isinstance(e.value, (tf.errors.DeadlineExceededError, tf.errors.UnavailableError)), e.value

@@ -368,6 +368,8 @@ GRAD_KERNEL(leaky_grad, k_leaky_grad, {TRN_TAB_FLOAT(leaky_grad)}, 0, "alpha")
 #define ACT_GRAD(in) "gradients:T, " in ":T -> backprops:T; T:float"
 #define CPART "input:T -> output:Tout; T:c64|c128=c64, Tout:f32|f64=f32"
 
+static trn_err k_composition(trn_kctx *k);
+
 const trn_op trn_ops_math_unary[] = {
     {"Neg", "x:T -> y:T; T:float|i8|i16|i32|i64|c64|c128", trn_sh_same, k_neg, 0},
     {"Abs", "x:T -> y:T; T:float|i8|i16|i32|i64", trn_sh_same, k_abs, 0},
@@ -432,5 +434,38 @@ const trn_op trn_ops_math_unary[] = {
     {"SqrtGrad", GRAD_SIG, trn_sh_merge, k_sqrt_grad, 0},
     {"ReciprocalGrad", GRAD_SIG, trn_sh_merge, k_inv_grad, 0},
     {"InvGrad", GRAD_SIG, trn_sh_merge, k_inv_grad, 0},
+    {"_UnaryOpsComposition", "x:T -> y:T; T:f16|f32|f64, op_names:list(string)", trn_sh_same, k_composition, 0},
     {0},
 };
+
+/* What TensorFlow's optimiser makes of a chain of ops, before it sends us our part of a function. */
+static trn_err k_composition(trn_kctx *k)
+{
+    static const char *const may[] = {"Abs",   "Acos", "Acosh",      "Asin", "Asinh", "Atan",  "Atanh",   "Ceil", "Cos",  "Cosh", "Expm1",  "Exp",  "Floor", "Inv",   "Log",  "Log1p",
+                                      "Neg",   "Reciprocal", "Rint", "Round", "Rsqrt", "Sigmoid", "Sin",  "Sinh", "Sqrt", "Square", "Tan",  "Tanh",  "Elu",   "Relu", "Relu6", "Selu"};
+    const trn_attr *names = trn_node_attr(k->node, "op_names");
+    TRN_CHECK_ARG(names && names->n > 0, "_UnaryOpsComposition has no op_names");
+    trn_value x = {0};
+    for (int i = 0; i < names->n; i++) {
+        const char *name = names->list[i].s.p;
+        bool known = false;
+        for (size_t j = 0; j < TRN_COUNTOF(may) && !known; j++)
+            known = !strcmp(name, may[j]);
+        const trn_op *op = trn_ops_math_unary;
+        while (known && op->name && strcmp(op->name, name) != 0)
+            op++;
+        trn_value y = {0};
+        trn_kctx one = *k;
+        one.in = i ? &x : k->in;
+        one.out = &y;
+        trn_err err = known && op->name ? op->kernel(&one) : TRN_BAD("Do not have a compute function registered for op: %.40s", name);
+        trn_tensor_unref(x.t);
+        x = y;
+        if (err) {
+            trn_tensor_unref(x.t);
+            return err;
+        }
+    }
+    trn_out_set(k, 0, x.t);
+    return TRN_OK;
+}

@@ -88,6 +88,11 @@ def cases_unary(rng, quick):
                 yield C(op, [rand(rng, t, (5000,), lo, hi)], tol=tol, atol=atol)
     for a in (0.2, 0.0, 1.5):
         yield C("LeakyRelu", [rand(rng, np.float32, (9,))], alpha=a)
+    for chain in (["Abs", "Sqrt"], ["Square", "Rsqrt", "Neg"], ["Neg"], ["Tanh", "Sigmoid", "Exp", "Log1p", "Relu"], ["Round", "Elu", "Selu", "Relu6"]):
+        for t in (np.float16, np.float32, np.float64):
+            for shape in ((), (0,), (7,), (33, 5)):
+                yield C("_UnaryOpsComposition", [rand(rng, t, shape)], op_names=chain, tol=2e-2 if t == np.float16 else 1e-5, atol=2e-3 if t == np.float16 else 1e-5)
+    yield C("_UnaryOpsComposition", [rand(rng, np.float32, (3,))], op_names=["Abs", "Nothing"])
     for op in ("ComplexAbs", "Real", "Imag", "Angle"):
         for t, o in ((np.complex64, tf.float32), (np.complex128, tf.float64)):
             yield C(op, [rand(rng, t, (3, 4))], Tout=o)

@@ -53,12 +53,10 @@ static trn_err progress_before(trn_hook *h, trn_monitored *m, trn_step_ask *ask)
 {
     progress *p = (progress *)h;
     p->asked = trn_now_ns() - p->shown_ns >= p->every_ns;
-    if (!p->asked)
-        return TRN_OK;
-    if (p->step_name)
-        trn_ask_fetch(ask, p->step_name);
-    if (p->loss_name)
+    if (p->loss_name) /* always: nobody knows which step is the last, and the last line shall have its loss */
         trn_ask_fetch(ask, p->loss_name);
+    if (p->asked && p->step_name)
+        trn_ask_fetch(ask, p->step_name);
     return TRN_OK;
 }
 
@@ -146,12 +144,12 @@ static trn_err progress_after(trn_hook *h, trn_monitored *m, const trn_step_got 
 {
     progress *p = (progress *)h;
     p->own_steps++;
+    int i = 0;
+    if (p->loss_name)
+        p->value = trn_scalar_f64(got->fetched[i++], 0);
     if (!p->asked)
         return TRN_OK;
-    int i = 0;
-    p->step = p->step_name ? trn_scalar_i64(got->fetched[i++]) + 1 : p->own_steps;
-    if (p->loss_name)
-        p->value = trn_scalar_f64(got->fetched[i], 0);
+    p->step = p->step_name ? trn_scalar_i64(got->fetched[i]) + 1 : p->own_steps;
     show(p, false);
     return TRN_OK;
 }

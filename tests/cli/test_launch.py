@@ -36,6 +36,13 @@ def processes(mark):
     return found
 
 
+def cmdline(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has just ended
+
+
 def listens(port):
     with socket.socket() as s:
         s.settimeout(2)
@@ -151,7 +158,7 @@ class Launch(Case):
         p = self.start("--workers", "1", "--max-restarts", "1", "--", "sh", "-c", "echo up; until test -e go; do sleep 0.1; done")
         until(lambda: b"up" in (self.dir / "out").read_bytes())
         port = self.ports()[0]
-        ps = [pid for pid in processes(self.mark) if b"--listen-fd" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        ps = [pid for pid in processes(self.mark) if b"--listen-fd" in cmdline(pid)]
         os.kill(ps[0], signal.SIGKILL)
         until(lambda: "restart 1" in (self.dir / "err").read_text())
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as s:
@@ -202,7 +209,7 @@ for family, any in ((socket.AF_INET6, '::'), (socket.AF_INET, '')):
         """A daemon of a worker that has ended does not live until the end of the job."""
         p = self.start("--workers", "2", "--", "sh", "-c", "test {task_index} = 0 || { sleep 300; }; setsid sleep 299 & echo up")
         until(lambda: b"up" in (self.dir / "out").read_bytes())
-        daemon = lambda: [pid for pid in processes(self.mark) if b"sleep\0299" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        daemon = lambda: [pid for pid in processes(self.mark) if b"sleep\0299" in cmdline(pid)]
         self.assertTrue(until(lambda: not daemon(), 5), daemon())
         self.assertIsNone(p.poll())
 

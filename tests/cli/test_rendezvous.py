@@ -19,7 +19,7 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_launch import BIN, PATIENCE, Case, processes, until  # noqa: E402
+from test_launch import BIN, PATIENCE, Case, cmdline, processes, until  # noqa: E402
 
 TASKS = int(os.environ.get("TRAINERA_MEET_TASKS", "32"))
 
@@ -177,15 +177,11 @@ class Tcp(Meet):
             self.wait(p)
 
     def test_wrong_meeting_points_are_named(self):
-        server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        server = http.server.HTTPServer(("127.0.0.1", 0), type("Quiet", (http.server.BaseHTTPRequestHandler,), {"log_message": lambda *a: None}))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sys.stderr, quiet = open(os.devnull, "w"), sys.stderr  # the server's own complaints
-        try:
-            log = self.wait(self.task(0, "--wait-timeout", "5", where=f"tcp://127.0.0.1:{server.server_port}"), 3)
-        finally:
-            sys.stderr = quiet
-            server.shutdown()
-            server.server_close()
+        log = self.wait(self.task(0, "--wait-timeout", "5", where=f"tcp://127.0.0.1:{server.server_port}"), 3)
+        server.shutdown()
+        server.server_close()
         self.assertIn("what answers there is no meeting point of Trainera", log)
         where = f"tcp://127.0.0.1:{free_port()}"
         a = self.task(0, "--job-id", "a", where=where, name="a")
@@ -302,8 +298,11 @@ class Known(Meet):
         board = lambda: json.loads(get(spec["ps"][0], "/job") or "{}").get("tasks", {}).get("worker/1", {}).get("state")
         self.assertTrue(until(lambda: board() == "run"))
         for pid in processes(self.mark):  # a machine that vanishes takes the keeper with it
-            if b"task_index\x001" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+            if b"task_index\x001" in cmdline(pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
         self.assertRegex(self.wait(ps[0], 4), r"worker/1 on \S+ has been silent for \d+ s without having said that it ended: giving up")
         self.assertNotEqual(ps[1].wait(PATIENCE), 0)
 

@@ -238,9 +238,9 @@ static void put_waits(page *p, const char *who, json_t *t, int *left)
             return;
         char a[32];
         const char *peer = cli_js(w, "peer"), *key = cli_js(w, "key"), *node = cli_js(w, "node"), *state = cli_js(w, "state");
-        line(p, "33", "%s has waited %s for %s%s%s%s%s: %s%s%s%s%s%s", who, cli_time_text(a, cli_jn(w, "for_s")), *peer ? peer : "whoever fills ", *peer ? "" : key,
+        line(p, "33", "%s has waited %s for %s%s%s%s%s: %s%s%s%s%s", who, cli_time_text(a, cli_jn(w, "for_s")), *peer ? peer : "whoever fills ", *peer ? "" : key,
              *cli_js(w, "address") ? " (" : "", cli_js(w, "address"), *cli_js(w, "address") ? ")" : "", cli_js(w, "op"), *peer && *key ? " of " : "", *peer ? key : "",
-             *node ? ", node " : "", node, *state ? " | " : "");
+             *node ? ", node " : "", node);
         if (*state)
             line(p, "", "    %s", state);
     }

@@ -28,16 +28,17 @@ def tensorflow_side(model, n, batch):
     tf.logging.set_verbosity(tf.logging.ERROR)
     rng = np.random.default_rng(1)
     y = np.arange(n, dtype=np.int64) % 10
-    x = np.empty((n, 784), np.float32)
-    some = rng.random((1000, 784), dtype=np.float32) * 0.5 + (np.arange(784) % 10 == y[:1000, None]) * np.float32(0.3)
+    x = np.empty((n, 784), np.uint8)
+    some = rng.integers(0, 128, (1000, 784), dtype=np.uint8) + ((np.arange(784) % 10 == y[:1000, None]) * 77).astype(np.uint8)
     for i in range(0, n, 1000):
         x[i : i + 1000] = some[: n - i]
     tf.set_random_seed(1)
-    px, py = tf.placeholder(tf.float32, [None, 784]), tf.placeholder(tf.int64, [None])
+    px, py = tf.placeholder(tf.uint8, [None, 784]), tf.placeholder(tf.int64, [None])
+    pixels = tf.cast(px, tf.float32) * (1 / 255)
     if model == "mlp":
-        h = tf.layers.dense(tf.layers.dense(px, 256, tf.nn.relu), 128, tf.nn.relu)
+        h = tf.layers.dense(tf.layers.dense(pixels, 256, tf.nn.relu), 128, tf.nn.relu)
     else:
-        h = tf.layers.conv2d(tf.reshape(px, [-1, 28, 28, 1]), 16, 5, padding="same", activation=tf.nn.relu)
+        h = tf.layers.conv2d(tf.reshape(pixels, [-1, 28, 28, 1]), 16, 5, padding="same", activation=tf.nn.relu)
         h = tf.layers.conv2d(tf.layers.max_pooling2d(h, 2, 2), 32, 5, padding="same", activation=tf.nn.relu)
         h = tf.layers.dense(tf.layers.flatten(tf.layers.max_pooling2d(h, 2, 2)), 64, tf.nn.relu)
     loss = tf.losses.sparse_softmax_cross_entropy(py, tf.layers.dense(h, 10))
@@ -55,7 +56,7 @@ def tensorflow_side(model, n, batch):
                 begin = time.monotonic()
         took = time.monotonic() - begin
     print(json.dumps({"first_step_s": first, "steps": (n + batch - 1) // batch, "epoch_s": took, "loss": float(value),
-                      "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "data_mb": n * 792 * 4 / 1048576}))
+                      "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "data_mb": n * 792 / 1048576}))
 
 
 def main():

@@ -119,7 +119,8 @@ typedef struct trn_setter trn_setter;
 /* A scope (closed by trn_end): variables and tables go to the ps tasks, everything else to the worker; what an inner device scope says comes first.
  * Without any ps task it changes nothing. */
 TRN_API trn_setter *trn_replica_device_setter(trn_builder *b, const trn_setter_opts *opts);
-/* What is where: a line per task (variables, bytes, share) and a line per variable. Builder memory. */
+/* What is where: a line per task (variables, bytes, share) and a line per variable. Builder memory. The chief of a monitored session logs the lines of the tasks (and, at
+ * level debug, the variables) when there are several. */
 TRN_API const char *trn_setter_plan(trn_builder *b, const trn_setter *setter);
 
 /* How a variable is cut. Made by the functions below; `axis` -1: as the function chose. */

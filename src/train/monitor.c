@@ -1134,6 +1134,8 @@ trn_err trn_monitored_open(trn_monitored **out, const trn_monitored_opts *o)
         err = find_server(m, o);
     if (!err)
         err = begin(m, o);
+    if (!err && m->is_chief)
+        trn_setter__log_plan(m->b);
     m->good_ns = trn_now_ns();
     if (!err)
         err = session_make(m);

@@ -52,4 +52,7 @@ bool trn_task_of_device(char *out, size_t size, const char *device);
 /* Sleeps, but not longer than it takes somebody to ask for the end. */
 void trn_monitored__nap(trn_monitored *m, uint64_t ns);
 
+/* Where the variables went, as lines of the log: placement.c. Nothing when there are not several ps. */
+void trn_setter__log_plan(trn_builder *b);
+
 #endif

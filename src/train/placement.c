@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "cluster/cluster.h"
 #include "graph/devname.h"
+#include "train/monitor_int.h"
 
 /* ---- device setter -------------------------------------------------------------------------------------------------- */
 
@@ -29,6 +30,8 @@ struct trn_setter {
 };
 
 /* What lives on a ps: state that all workers share. */
+#define SETTER "placement.setter" /* the builder's last one */
+
 static bool is_ps_op(const char *op)
 {
     static const char *const ops[] = {"Variable", "VariableV2", "AutoReloadVariable", "MutableHashTable", "MutableHashTableV2", "MutableHashTableOfTensors",
@@ -124,7 +127,23 @@ trn_setter *trn_replica_device_setter(trn_builder *b, const trn_setter_opts *opt
             s->task[i] = j ? j->tasks[i].index : i;
     }
     trn_device_fn_scope(b, set_device, s);
+    trn_builder_put(b, SETTER, s);
     return s;
+}
+
+void trn_setter__log_plan(trn_builder *b)
+{
+    const trn_setter *s = trn_builder_get(b, SETTER);
+    if (!s || s->n_tasks < 2) /* one ps has everything */
+        return;
+    const char *p = trn_setter_plan(b, s), *end;
+    for (; *p; p = end + 1) {
+        end = strchr(p, '\n');
+        if (*p == ' ')
+            TRN_DEBUG("placement", "%.*s", (int)(end - p), p);
+        else
+            TRN_INFO("placement", "%.*s", (int)(end - p), p);
+    }
 }
 
 const char *trn_setter_plan(trn_builder *b, const trn_setter *s)

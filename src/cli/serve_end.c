@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "res/queue.h"
 #include "tensor/tensor.h"
 
+
+
 #define SECOND UINT64_C(1000000000)
-enum { TICK_MS = 200, SETTLE_S = 2, UNCLEAN_S = 60 };
+enum { TICK_MS = 200, LINGER_MS = 2000, SETTLE_S = 2, UNCLEAN_S = 60 };
 
 /* ---- the done queue ------------------------------------------------------------------------------------------------ */
 
@@ -170,6 +173,13 @@ static int board_look(trn_board *b, uint64_t now)
     return -1;
 }
 
+/* Who put the last element in still closes its session: TensorFlow's close waits without end for a server that is gone. */
+static void linger(trn_server *s)
+{
+    for (int ms = 0; ms < LINGER_MS && !(trn_server_idle(s) && trn_server_look(s).sessions == 0); ms += 5)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
 int serve_wait_for_end(trn_server *s, const serve_end_opts *o, const sigset_t *signals)
 {
     int sfd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -199,6 +209,7 @@ int serve_wait_for_end(trn_server *s, const serve_end_opts *o, const sigset_t *s
             code = board_look(o->board, now);
         if (code < 0 && o->done_queue && done_queue_look(&d, s)) {
             TRN_INFO("serve", "%lld elements were put into queue '%s': ending", (long long)d.want, d.name);
+            linger(s);
             code = CLI_OK;
         }
         if (code < 0 && o->until_done)

@@ -50,7 +50,8 @@ def put_done(target, task, number, kind=tf.int32, capacity=2):
     with tf.Graph().as_default(), tf.device(f"/job:ps/task:{task}"):
         queue = v1.FIFOQueue(capacity, kind, shared_name=f"done_queue{task}")
         put = queue.enqueue(tf.constant(number, kind))
-        with v1.Session(target) as s:
+        # The other workers are not there (any more): a session that would wait for them waits for ever.
+        with v1.Session(target, config=v1.ConfigProto(device_filters=["/job:ps"], operation_timeout_in_ms=60000)) as s:
             s.run(put)
 
 
@@ -101,10 +102,11 @@ def test_sigterm_drains(ps):
     with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
         v = v1.get_variable("v", [], initializer=v1.zeros_initializer(), use_resource=True)
         loop = tf.while_loop(lambda i: i < 200000, lambda i: i + 1, [tf.constant(0)])
-        s = v1.Session(f"grpc://localhost:{a}")  # not closed: there is nobody left to close it with
+        s = v1.Session(f"grpc://localhost:{a}", config=v1.ConfigProto(operation_timeout_in_ms=60000))
         s.run(v.initializer)
         threading.Timer(0.2, lambda: p.p.send_signal(signal.SIGTERM)).start()
         assert s.run(loop) == [200000]
+    s._closed = True  # there is nobody left to close it with: TensorFlow would wait without end
     assert p.code() == 0
     assert "SIGTERM: ending" in p.text()
 

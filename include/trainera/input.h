@@ -1,4 +1,4 @@
-/* Input: arrays, CSV files, TFRecord files and tf.Example in plain C, and the datasets of the op registry inside the graph.
+/* Input: arrays in memory and in files, CSV files, TFRecord files and tf.Example in plain C, and the datasets of the op registry inside the graph.
  *
  * In plain C, a program feeds what it reads:
  *
@@ -6,6 +6,10 @@
  *     err = trn_csv_read(xy, "digits.csv", (trn_csv_field[]){{TRN_FLOAT, 0, 64}, {TRN_INT32, 64, 0}}, 2, NULL);
  *     err = trn_arrays_new(&train, xy, 2, &(trn_arrays_opts){.batch = 32, .shuffle = true, .seed = 1, .shards = n_workers, .shard = task});
  *     while (!err && !(err = trn_arrays_next(batch, train))) { … feed batch[0], batch[1] … }
+ *
+ * Data that shall not be held in memory stays in its file (.npy, IDX, plain numbers, TFRecords); everything else is the same:
+ *
+ *     err = trn_arrays_open(&train, (trn_array_file[]){{"train-images-idx3-ubyte"}, {"train-labels-idx1-ubyte"}}, 2, &(trn_arrays_opts){.shuffle = true});
  *
  * In the graph, the tasks read by themselves:
  *
@@ -45,6 +49,28 @@ TRN_API int64_t trn_arrays_epoch(const trn_arrays *a);              /* that the 
 TRN_API void trn_arrays_rewind(trn_arrays *a, int64_t batches);     /* as if so many batches had been taken: to go on where a run was interrupted */
 /* Rows begin … begin+n-1 of a tensor, as a new one. */
 TRN_API trn_err trn_tensor_rows(trn_tensor **out, const trn_tensor *t, int64_t begin, int64_t n) TRN_MUST_USE;
+
+/* ---- arrays in files ----------------------------------------------------------------------------------------------- */
+
+/* An array that stays in its file: NumPy's .npy, IDX (what MNIST comes in), or nothing but numbers. Not compressed. */
+typedef struct trn_array_file {
+    const char *path;
+    trn_dtype dtype;          /* 0: .npy and IDX files say themselves what they hold. Else the file is nothing but numbers of this type, little endian; */
+    const trn_shape *example; /* then: the shape of one example; NULL: a scalar */
+    int64_t skip;             /* then: bytes in front of the first example */
+} trn_array_file;
+/* The batches that trn_arrays_new would make of the same arrays, in the same order, read from the files one batch ahead of the program: of the data no more
+ * than two batches are in memory, and 8 bytes per example for the order. INVALID_ARGUMENT for files that hold something else, DATA_LOSS for those that are
+ * cut off. The files must stay as they are. */
+TRN_API trn_err trn_arrays_open(trn_arrays **out, const trn_array_file *files, int n, const trn_arrays_opts *opts) TRN_MUST_USE;
+/* The same for tf.Examples in TFRecord files (see below): one tensor per spec, whose shapes must be known. 16 bytes per example are held. */
+struct trn_feature_spec;
+TRN_API trn_err trn_arrays_open_records(trn_arrays **out, const char *const *paths, int n_paths, const struct trn_feature_spec *specs, int n_specs,
+                                        const trn_arrays_opts *opts) TRN_MUST_USE;
+/* All of it as a tensor. */
+TRN_API trn_err trn_array_file_read(trn_tensor **out, const trn_array_file *file) TRN_MUST_USE;
+/* A tensor of numbers or bools as a .npy file, which numpy.load reads. Put in place whole. */
+TRN_API trn_err trn_npy_write(const char *path, const trn_tensor *t) TRN_MUST_USE;
 
 /* ---- CSV ----------------------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 """Input in C (tests/interop/c/inputs.c) against TensorFlow: record files and examples both ways, and datasets element by element."""
+import json
 import os
 import pathlib
 import subprocess
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf2
 from clusters import BIN
+from conftest import SANITIZED
 
 tf = tf2.compat.v1
 TOOL = str(pathlib.Path(BIN).parent / "tests" / "interop" / "c" / "inputs")
@@ -44,6 +46,29 @@ def test_records(tmp_path, compression):
     for i in range(4):
         want += b"".join(b"x %.9g\n" % np.float32(v) for v in (0.1 * i, -1e30, 3)) + b"id %d\nid %d\nname 0 \nname %d %s\nnone absent\n" % (-i, 2**62, 3 * i, b"abc" * i)
     assert tool("read", path, compression) == want
+
+
+@pytest.mark.parametrize("kind", ["<f4", "<f8", "<f2", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2", "<u4", "<u8", "|b1", "<c8", ">c16", ">f8"])
+def test_array_files(tmp_path, kind):
+    want = np.arange(30).reshape(5, 3, 2).astype(kind)
+    for a in (want, want[:, 0, 0], want[:0], want[4, 1, 1]):
+        np.save(tmp_path / "a.npy", np.asarray(a, order="C"))
+        tool("npy", tmp_path / "a.npy", tmp_path / "b.npy")
+        got = np.load(tmp_path / "b.npy")
+        assert got.dtype == want.dtype.newbyteorder("<") and got.shape == a.shape
+        np.testing.assert_array_equal(got, a)
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers are not small")
+def test_an_epoch_from_files_is_small(tmp_path):
+    """All of MNIST's size in a fifteenth of the memory that TensorFlow's program needs for it (464 MB, bench/epoch.py): the data stays in its file."""
+    y = np.arange(60000, dtype=np.int64) % 10
+    np.save(tmp_path / "x.npy", np.resize(np.random.default_rng(1).integers(0, 255, (1000, 784), dtype=np.uint8), (60000, 784)))
+    np.save(tmp_path / "y.npy", y)
+    p = subprocess.run([str(pathlib.Path(BIN).parent / "bench" / "epoch"), "mlp", str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), "1000"], capture_output=True, env=ENV, timeout=120)
+    assert p.returncode == 0, p.stderr.decode()
+    got = json.loads(p.stdout)
+    assert got["steps"] == 60 and got["rss_mb"] < 31, got
 
 
 def test_datasets(shared, tmp_path):

@@ -133,6 +133,247 @@ static void test_arrays(void **state)
     trn_tensor_unref(in[1]);
 }
 
+static const char *bytes_file(const char *name, const void *p, size_t n)
+{
+    const char *path = file(name, NULL);
+    FILE *f = fopen(path, "wb");
+    assert_int_equal(fwrite(p, 1, n, f), n);
+    fclose(f);
+    return path;
+}
+
+static void unref(trn_tensor **t, int n)
+{
+    for (int i = 0; i < n; i++)
+        trn_tensor_unref(t[i]);
+}
+
+/* Whatever the options, and after rewinding too, the batches are those of the arrays in memory. */
+static void same_batches(trn_arrays *a, trn_arrays *m, int n_arrays, int batches)
+{
+    trn_tensor *x[3], *y[3];
+    assert_int_equal(trn_arrays_examples(a), trn_arrays_examples(m));
+    assert_int_equal(trn_arrays_batches(a), trn_arrays_batches(m));
+    for (int k = 0; k < batches; k++) {
+        if (k == batches / 2) { /* the batch that was read ahead is not the one that is wanted */
+            trn_arrays_rewind(a, 2);
+            trn_arrays_rewind(m, 2);
+        }
+        assert_int_equal(trn_arrays_epoch(a), trn_arrays_epoch(m));
+        trn_err ea = trn_arrays_next(x, a), em = trn_arrays_next(y, m);
+        assert_int_equal(trn_err_code(ea), trn_err_code(em));
+        trn_err_free(em);
+        if (ea) {
+            fails(ea, TRN_OUT_OF_RANGE, "epochs");
+            continue;
+        }
+        for (int i = 0; i < n_arrays; i++) {
+            assert_int_equal(trn_tensor_dtype(x[i]), trn_tensor_dtype(y[i]));
+            assert_true(trn_shape_eq(trn_tensor_shape(x[i]), trn_tensor_shape(y[i])));
+            if (trn_tensor_dtype(x[i]) == TRN_STRING)
+                for (int64_t j = 0; j < trn_tensor_count(x[i]); j++) {
+                    size_t p, q;
+                    const char *u = trn_tensor_str_at(x[i], j, &p), *v = trn_tensor_str_at(y[i], j, &q);
+                    assert_true(p == q && memcmp(u, v, p) == 0);
+                }
+            else
+                assert_memory_equal(trn_tensor_data(x[i]), trn_tensor_data(y[i]), trn_tensor_bytes(x[i]));
+        }
+        unref(x, n_arrays);
+        unref(y, n_arrays);
+    }
+    trn_arrays_free(a);
+    trn_arrays_free(m);
+}
+
+static const trn_arrays_opts some_opts[] = {
+    {.batch = 4, .epochs = 2},
+    {.batch = 3, .shuffle = true, .seed = 5},
+    {.batch = 5, .shuffle = true, .seed = 5, .shards = 3, .shard = 1, .epochs = 3},
+    {.batch = 4, .drop_remainder = true, .shuffle = true},
+    {.batch = 1000, .shuffle = true, .seed = 1, .epochs = 4},
+};
+
+static void test_array_files(void **state)
+{
+    float x[23][2];
+    int16_t y[23];
+    uint8_t idx_x[16 + sizeof x] = {0, 0, 0x0d, 2, 0, 0, 0, 23, 0, 0, 0, 2}, idx_y[8 + 2 * 23] = {0, 0, 0x0b, 1, 0, 0, 0, 23};
+    for (int i = 0; i < 23; i++) {
+        x[i][0] = (float)i / 3;
+        x[i][1] = -(float)i;
+        y[i] = (int16_t)(300 * i - 7);
+        for (int k = 0; k < 2; k++) /* IDX has the highest byte first */
+            for (int b = 0; b < 4; b++)
+                idx_x[12 + 4 * (2 * i + k) + b] = ((const uint8_t *)&x[i][k])[3 - b];
+        idx_y[8 + 2 * i] = (uint8_t)((uint16_t)y[i] >> 8);
+        idx_y[9 + 2 * i] = (uint8_t)y[i];
+    }
+    trn_tensor *in[2] = {trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){23, 2}, x), trn_tensor_from(TRN_INT16, 1, (int64_t[]){23}, y)}, *t;
+    const char *npy = file("x.npy", NULL);
+    ok(trn_npy_write(npy, in[0]));
+    char xs[64], ys[64], raw[64];
+    snprintf(xs, sizeof xs, "%s", bytes_file("x.idx", idx_x, 12 + sizeof x));
+    snprintf(ys, sizeof ys, "%s", bytes_file("y.idx", idx_y, sizeof idx_y));
+    snprintf(raw, sizeof raw, "%s", bytes_file("x.raw", x, sizeof x));
+    trn_arrays *a, *m;
+    trn_shape pair = trn_shape_vector(2);
+    for (size_t i = 0; i < sizeof some_opts / sizeof *some_opts; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            const trn_array_file of[3][2] = {{{npy}, {ys}}, {{xs}, {ys}}, {{raw, TRN_FLOAT, &pair, 0}, {ys, 0, NULL, 0}}};
+            ok(trn_arrays_open(&a, of[kind], 2, &some_opts[i]));
+            ok(trn_arrays_new(&m, in, 2, &some_opts[i]));
+            same_batches(a, m, 2, 14);
+        }
+    /* Freed while the next batch is being read, or before any was. */
+    for (int i = 0; i < 20; i++) {
+        ok(trn_arrays_open(&a, &(trn_array_file){npy}, 1, NULL));
+        if (i % 2) {
+            ok(trn_arrays_next(&t, a));
+            trn_tensor_unref(t);
+        }
+        trn_arrays_free(a);
+    }
+    ok(trn_array_file_read(&t, &(trn_array_file){xs}));
+    assert_memory_equal(trn_tensor_data(t), x, sizeof x);
+    trn_tensor_unref(t);
+    ok(trn_array_file_read(&t, &(trn_array_file){raw, TRN_DOUBLE, NULL, 8})); /* other numbers, from the second on */
+    assert_int_equal(trn_tensor_count(t), 22);
+    trn_tensor_unref(t);
+    /* A file that gets shorter is an error of that batch, and the program may try again. */
+    ok(trn_arrays_open(&a, &(trn_array_file){raw, TRN_FLOAT, &pair, 0}, 1, &(trn_arrays_opts){.batch = 2}));
+    assert_int_equal(truncate(raw, 17), 0);
+    ok(trn_arrays_next(&t, a));
+    trn_tensor_unref(t);
+    fails(trn_arrays_next(&t, a), TRN_DATA_LOSS, "x.raw ends at 17");
+    fails(trn_arrays_next(&t, a), TRN_DATA_LOSS, "example 2");
+    trn_arrays_free(a);
+    unref(in, 2);
+}
+
+#define NPY(header) "\x93NUMPY\1\0\x60\0" header
+/* A version 1 file: the header is padded to 0x60 bytes, then 12 bytes follow. */
+static const char *npy_file(const char *name, const char *header, size_t data)
+{
+    char all[10 + 0x60 + 64];
+    memset(all, ' ', 10 + 0x60);
+    memcpy(all, "\x93NUMPY\1\0\x60\0", 10);
+    memcpy(all + 10, header, strlen(header));
+    memset(all + 10 + 0x60, 2, data);
+    return bytes_file(name, all, 10 + 0x60 + data);
+}
+
+static void test_odd_files(void **state)
+{
+    trn_arrays *a;
+    trn_tensor *t;
+#define ODD(path_, code, part) fails(trn_arrays_open(&a, &(trn_array_file){.path = path_}, 1, NULL), code, part)
+    ODD(NULL, TRN_INVALID_ARGUMENT, "without a name");
+    ODD(file("absent.npy", NULL), TRN_NOT_FOUND, "absent.npy");
+    ODD(dir, TRN_FAILED_PRECONDITION, "not a regular file");
+    ODD(file("text", "1,2\n3,4\n"), TRN_INVALID_ARGUMENT, "neither a .npy nor an IDX");
+    ODD(file("empty", ""), TRN_INVALID_ARGUMENT, "neither");
+    ODD(bytes_file("x.gz", "\x1f\x8b\x08\0\0\0\0\0\0\0", 10), TRN_INVALID_ARGUMENT, "unpack it first");
+    ODD(npy_file("1.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (4,), }", 12), TRN_DATA_LOSS, "1.npy is cut off: its [4] of int32");
+    ODD(npy_file("2.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }", 12), TRN_INVALID_ARGUMENT, "4 bytes follow its [2] of int32");
+    ODD(npy_file("3.npy", "{'descr': '<i4', 'fortran_order': True, 'shape': (3,), }", 12), TRN_INVALID_ARGUMENT, "fortran_order");
+    ODD(npy_file("4.npy", "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }", 12), TRN_INVALID_ARGUMENT, "\"|O\"");
+    ODD(npy_file("5.npy", "{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (3,), }", 12), TRN_INVALID_ARGUMENT, "several fields");
+    ODD(npy_file("6.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (), }", 4), TRN_INVALID_ARGUMENT, "not a row of examples");
+    ODD(npy_file("7.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999999999,), }", 4), TRN_INVALID_ARGUMENT, "cannot be understood");
+    ODD(npy_file("8.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (3037000500, 3037000500), }", 4), TRN_INVALID_ARGUMENT, "elements");
+    ODD(npy_file("9.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (4611686018427387904, 0), }", 0), TRN_INVALID_ARGUMENT, "not a row of examples");
+    ODD(npy_file("10.npy", "{'descr': '<i4', 'fortran_order': False, 'shape': (0, 3), }", 0), TRN_INVALID_ARGUMENT, "0 examples");
+    ODD(npy_file("11.npy", "{'descr': '<i4', 'fortran_order': Fal", 0), TRN_INVALID_ARGUMENT, "cannot be understood");
+    ODD(npy_file("12.npy", "{'descr': '<i4', 'shape': (1", 0), TRN_INVALID_ARGUMENT, "cannot be understood");
+    ODD(bytes_file("13.npy", NPY(""), 10), TRN_DATA_LOSS, "inside its .npy header");
+    ODD(bytes_file("14.npy", NPY("{'descr'"), 18), TRN_DATA_LOSS, "inside its .npy header");
+    ODD(bytes_file("15.npy", "\x93NUMPY\7\0\0\0\0\0", 12), TRN_INVALID_ARGUMENT, "version 7");
+    ODD(bytes_file("1.idx", "\0\0\x08\3\0\0", 6), TRN_DATA_LOSS, "inside its IDX header");
+    ODD(bytes_file("2.idx", "\0\0\x0a\1\0\0\0\1", 8), TRN_INVALID_ARGUMENT, "element type 10");
+    ODD(bytes_file("3.idx", "\0\0\x08\1\xff\xff\xff\xff", 8), TRN_DATA_LOSS, "[4294967295] of uint8");
+    fails(trn_arrays_open(&a, &(trn_array_file){.path = file("5.raw", "12345"), .dtype = TRN_INT32}, 1, NULL), TRN_INVALID_ARGUMENT, "5 bytes do not make whole examples of 1 int32");
+    fails(trn_arrays_open(&a, &(trn_array_file){.path = file("5.raw", NULL), .dtype = TRN_STRING}, 1, NULL), TRN_INVALID_ARGUMENT, "plain string");
+    fails(trn_arrays_open(&a, &(trn_array_file){.path = file("5.raw", NULL), .dtype = TRN_UINT8, .skip = 6}, 1, NULL), TRN_INVALID_ARGUMENT, "to be left out");
+    trn_array_file two[2] = {{npy_file("16.npy", "{'descr': '>i2', 'fortran_order': False, 'shape': (3, 2), }", 12)}, {npy_file("17.npy", "{'descr': '|b1', 'fortran_order': False, 'shape': (2L,), }", 2)}};
+    fails(trn_arrays_open(&a, two, 2, NULL), TRN_INVALID_ARGUMENT, "17.npy is [2], but");
+    ok(trn_array_file_read(&t, &two[0]));
+    assert_int_equal(((const int16_t *)trn_tensor_data(t))[5], 0x0202);
+    trn_tensor_unref(t);
+    ok(trn_array_file_read(&t, &two[1]));
+    assert_int_equal(((const uint8_t *)trn_tensor_data(t))[1], 1); /* a bool is 0 or 1 */
+    trn_tensor_unref(t);
+    t = trn_tensor_str("x", 1);
+    fails(trn_npy_write(file("s.npy", NULL), t), TRN_INVALID_ARGUMENT, "string");
+    trn_tensor_unref(t);
+}
+
+static void test_record_arrays(void **state)
+{
+    float x[17][2];
+    int64_t id[17];
+    const char *name[17];
+    char text[17][40];
+    char paths[3][64];
+    const char *files[3];
+    trn_record_writer *w = NULL;
+    for (int f = 0; f < 3; f++)
+        files[f] = strcpy(paths[f], file(f == 0 ? "0.rec" : f == 1 ? "1.rec" : "2.rec", NULL));
+    for (int i = 0; i < 17; i++) { /* 9 in the first file, none in the second, 8 in the third */
+        if (i == 0 || i == 9) {
+            if (i)
+                ok(trn_record_writer_close(w));
+            ok(trn_record_writer_open(&w, files[i ? 2 : 0], NULL));
+        }
+        x[i][0] = (float)i;
+        x[i][1] = (float)(i * i);
+        id[i] = 1000 - i;
+        snprintf(text[i], sizeof text[i], "a name of some length %d", i);
+        name[i] = text[i];
+        trn_tensor *v[3] = {trn_tensor_from(TRN_FLOAT, 1, (int64_t[]){2}, x[i]), trn_tensor_i64(id[i]), trn_tensor_str(text[i], strlen(text[i]))};
+        void *p;
+        size_t n;
+        ok(trn_example_encode(&p, &n, (trn_feature[]){{"x", v[0]}, {"id", v[1]}, {"name", v[2]}}, 3));
+        ok(trn_record_writer_add(w, p, n));
+        free(p);
+        unref(v, 3);
+    }
+    ok(trn_record_writer_close(w));
+    file("1.rec", "");
+    trn_shape pair = trn_shape_vector(2), scalar = trn_shape_scalar();
+    trn_feature_spec specs[3] = {{"x", TRN_FLOAT, &pair}, {"id", TRN_INT64, &scalar}, {"name", TRN_STRING, &scalar}};
+    trn_tensor *in[3] = {trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){17, 2}, x), trn_tensor_from(TRN_INT64, 1, (int64_t[]){17}, id), trn_tensor_from(TRN_STRING, 1, (int64_t[]){17}, name)};
+    trn_arrays *a, *m;
+    for (size_t i = 0; i < sizeof some_opts / sizeof *some_opts; i++) {
+        ok(trn_arrays_open_records(&a, files, 3, specs, 3, &some_opts[i]));
+        ok(trn_arrays_new(&m, in, 3, &some_opts[i]));
+        same_batches(a, m, 3, 14);
+    }
+    fails(trn_arrays_open_records(&a, files, 3, (trn_feature_spec[]){{"x", TRN_FLOAT, NULL}}, 1, NULL), TRN_INVALID_ARGUMENT, "batches need a known one");
+    fails(trn_arrays_open_records(&a, files, 3, (trn_feature_spec[]){{"x", TRN_INT32, &pair}}, 1, NULL), TRN_INVALID_ARGUMENT, "as int32");
+    fails(trn_arrays_open_records(&a, files + 1, 1, specs, 1, NULL), TRN_INVALID_ARGUMENT, "0 examples");
+    trn_tensor *t;
+    ok(trn_arrays_open_records(&a, files, 3, (trn_feature_spec[]){{"id", TRN_INT64, &pair}}, 1, NULL));
+    fails(trn_arrays_next(&t, a), TRN_INVALID_ARGUMENT, "0.rec, record 0");
+    trn_arrays_free(a);
+    /* Damage in a length is seen when the file is opened, damage in a record when it is read. */
+    FILE *f = fopen(files[2], "r+b");
+    fseek(f, 20, SEEK_SET);
+    fputc('!', f);
+    fclose(f);
+    ok(trn_arrays_open_records(&a, files, 3, specs, 3, &(trn_arrays_opts){.batch = 9}));
+    trn_tensor *got[3];
+    ok(trn_arrays_next(got, a));
+    unref(got, 3);
+    fails(trn_arrays_next(got, a), TRN_DATA_LOSS, "corrupted record at 0 of ");
+    trn_arrays_free(a);
+    assert_int_equal(truncate(files[2], 100), 0);
+    fails(trn_arrays_open_records(&a, files, 3, specs, 3, NULL), TRN_DATA_LOSS, "2.rec ends inside a record");
+    fails(trn_arrays_open_records(&a, (const char *[]){file("text", "neither records nor anything")}, 1, specs, 3, NULL), TRN_DATA_LOSS, "no TFRecord file");
+    fails(trn_arrays_open_records(&a, (const char *[]){bytes_file("z.gz", "\x1f\x8b\x08\0\0\0\0\0\0\0\0\0\0\0", 14)}, 1, specs, 3, NULL), TRN_INVALID_ARGUMENT, "compressed");
+    unref(in, 3);
+}
+
 static void test_csv(void **state)
 {
     trn_tensor *t[3];
@@ -356,7 +597,8 @@ static void test_datasets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arrays), cmocka_unit_test(test_csv), cmocka_unit_test(test_records), cmocka_unit_test(test_example), cmocka_unit_test(test_datasets),
+        cmocka_unit_test(test_arrays), cmocka_unit_test(test_array_files), cmocka_unit_test(test_odd_files), cmocka_unit_test(test_record_arrays),
+        cmocka_unit_test(test_csv), cmocka_unit_test(test_records), cmocka_unit_test(test_example), cmocka_unit_test(test_datasets),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

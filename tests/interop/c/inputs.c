@@ -2,6 +2,7 @@
  *
  *     inputs write FILE COMPRESSION         three tf.Examples into a TFRecord file
  *     inputs read FILE COMPRESSION          the examples of a file that TensorFlow wrote, a line per feature
+ *     inputs npy IN OUT                     an array file read, and written as .npy
  *     inputs datasets OUT.pb CSV RECORDS    a graph with iterators over all kinds of datasets: "iterator LABEL INIT NEXT…" for each
  */
 #include <trainera/trainera.h>
@@ -56,6 +57,15 @@ static trn_err read_file(const char *path, const char *compression)
         return err;
     trn_err_free(err);
     return TRN_OK;
+}
+
+static trn_err copy_array(const char *from, const char *to)
+{
+    trn_tensor *t;
+    TRN_TRY(trn_array_file_read(&t, &(trn_array_file){from}));
+    trn_err err = trn_npy_write(to, t);
+    trn_tensor_unref(t);
+    return err;
 }
 
 static trn_builder *b;
@@ -115,6 +125,8 @@ int main(int argc, char **argv)
         err = write_file(argv[2], argv[3]);
     else if (argc == 4 && strcmp(argv[1], "read") == 0)
         err = read_file(argv[2], argv[3]);
+    else if (argc == 4 && strcmp(argv[1], "npy") == 0)
+        err = copy_array(argv[2], argv[3]);
     else if (argc == 5 && strcmp(argv[1], "datasets") == 0)
         err = datasets(argv[2], argv[3], argv[4]);
     else

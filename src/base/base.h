@@ -15,6 +15,19 @@
 
 #include <trainera/types.h>
 
+/* Built with a sanitizer? gcc says so by a macro, clang by a question. */
+#if defined(__has_feature)
+#define TRN_ASAN __has_feature(address_sanitizer)
+#define TRN_TSAN __has_feature(thread_sanitizer)
+#else
+#ifdef __SANITIZE_ADDRESS__
+#define TRN_ASAN 1
+#endif
+#ifdef __SANITIZE_THREAD__
+#define TRN_TSAN 1
+#endif
+#endif
+
 #define TRN_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TRN_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TRN_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))

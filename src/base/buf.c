@@ -16,14 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define WITH_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WITH_ASAN 1
-#endif
-#endif
-#ifdef WITH_ASAN
+#if TRN_ASAN
 #include <sanitizer/asan_interface.h>
 #define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
 #define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
@@ -245,7 +238,7 @@ static trn_err no_room(size_t size)
 #define WAIT_FROM 10 /* 1 KiB */
 #define WAIT_MAX 64  /* per list: at most 4 MiB in the largest */
 
-#ifdef WITH_ASAN
+#if TRN_ASAN
 #define WAITING 0 /* fresh memory is what finds bugs */
 #else
 #define WAITING 1

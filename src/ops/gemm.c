@@ -19,7 +19,11 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#if TRN_ASAN || TRN_TSAN
+#define UNROLL /* a sanitizer's checks in every copy take a minute to compile, and nobody waits for the product's speed there */
+#else
 #define UNROLL _Pragma("GCC unroll 12")
+#endif
 
 enum { KC = 256, MC = 96, NC = 1024 };
 

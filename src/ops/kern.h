@@ -12,8 +12,7 @@
 
 /* Inner loops are compiled once per instruction set; the loader picks. Not under sanitizers, whose run-time is not up yet when the loader
  * resolves such a function. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(TRN_NO_CLONES) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && !TRN_ASAN && !TRN_TSAN && !defined(TRN_NO_CLONES) && !defined(__clang__)
 #define TRN_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define TRN_SIMD

@@ -130,7 +130,10 @@ class Slurm(unittest.TestCase):
     def test_all_of_it_in_c(self):
         """A training program in C on both nodes, TF_CONFIG is all that it is told."""
         out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--log-dir=", "--", str(EXAMPLES / "linear_regression"), "--steps=200")
-        self.assertIn("worker/0 | y = 3.0", out, err)
+        line = re.search(r"^worker/0 \| y = (\S+) x \+ (\S+)$", out, re.M)
+        self.assertTrue(line, out + err)
+        for found, drawn in zip(line.groups(), (3, 2)):  # three workers race on noisy points: near, never exact
+            self.assertAlmostEqual(float(found), drawn, delta=0.1)
 
 
 if __name__ == "__main__":

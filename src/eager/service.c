@@ -443,6 +443,7 @@ void trn_eager_serve(trn_rpc_server *s, trn_eager *e)
         {PATH "CreateContext", create_context, NULL, 0},
         {PATH "UpdateContext", update_context, NULL, 0},
         {PATH "Enqueue", enqueue_call, NULL, 0},
+        {PATH "StreamingEnqueue", enqueue_call, NULL, 0, true},
         {PATH "RunComponentFunction", run_component, NULL, 0},
         {PATH "WaitQueueDone", wait_queue_done, NULL, 0},
         {PATH "KeepAlive", keep_alive, NULL, 0},

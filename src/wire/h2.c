@@ -22,7 +22,7 @@ enum {           /* trn_stream.message */
        M_DONE,   /* whole; any further byte is an error */
 };
 
-enum { STAGE = 16 << 10, COPY_UP_TO = 2048, HEAD_MAX = 4096 };
+enum { STAGE = 16 << 10, COPY_UP_TO = 2048, HEAD_MAX = 4096, STREAM_TURNS = 64 };
 
 typedef struct seg {
     trn_buf *buf; /* reference; NULL: static bytes */
@@ -44,6 +44,8 @@ struct trn_h2 {
 
     trn_stream *streams;
     size_t n_streams;
+    trn_stream *ready; /* streaming, their answers are out: the next message's turn */
+    bool draining;
 
     /* The DATA frame that is being received. */
     trn_stream *data_s;
@@ -114,13 +116,17 @@ static bool push_copy(trn_h2 *h, const uint8_t *p, size_t n)
     return true;
 }
 
+static bool next_messages(trn_h2 *h);
+
 trn_err trn_h2_fill(trn_h2 *h)
 {
-    while (h->pending < TRN_H2_SEND_BATCH) {
+    for (int turns = 0; h->pending < TRN_H2_SEND_BATCH;) {
         const uint8_t *p;
         ssize_t n = nghttp2_session_mem_send(h->ng, &p);
         if (n < 0 && !h->broken)
             h->broken = trn_errorf(TRN_INTERNAL, "HTTP/2: %s", nghttp2_strerror((int)n));
+        if (n == 0 && turns++ < STREAM_TURNS && next_messages(h))
+            continue;
         if (n <= 0)
             break;
         if (!push_copy(h, p, (size_t)n))
@@ -238,10 +244,19 @@ static void drop_in(trn_h2 *h, trn_stream *s)
     s->head = NULL;
 }
 
+static void drop_back(trn_h2 *h, trn_stream *s)
+{
+    h->partial -= s->back.n - s->back_off;
+    trn_sb_fini(&s->back);
+    s->back_off = 0;
+}
+
 void trn_stream_fini(trn_stream *s)
 {
     drop_in(NULL, s);
     drop_out(s);
+    trn_err_free(s->end);
+    s->end = TRN_OK;
     free(s->grpc_message);
     free(s->content_type);
     trn_err_free(s->early);
@@ -276,6 +291,12 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
         h->data_s = NULL;
     if (!h->server || s->state == TRN_STREAM_READING) /* a handler may still be reading the request */
         drop_in(h, s);
+    drop_back(h, s);
+    for (trn_stream **at = &h->ready; s->ready && *at; at = &(*at)->next_ready)
+        if (*at == s) {
+            *at = s->next_ready;
+            break;
+        }
     s->h2 = NULL;
     h->hooks->closed(h->user, s);
 }
@@ -285,17 +306,54 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
 #define NV_STATIC(name_, value_)                                                                                       \
     NV(name_, value_, sizeof(value_) - 1, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE)
 
+/* The status that ends an answer, as trailers; `text` holds the values until they are submitted. */
+typedef struct status_text {
+    char code[4], text[TRN_H2_STATUS_TEXT];
+} status_text;
+
+static size_t status_nv(trn_h2 *h, nghttp2_nv *nv, status_text *t, const trn_error *err)
+{
+    uint32_t peer_max = nghttp2_session_get_remote_settings(h->ng, NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE);
+    size_t max = peer_max < sizeof t->text + 512 ? (peer_max > 1024 ? peer_max - 512 : 512) : sizeof t->text;
+    size_t n = trn_grpc_message_encode(t->text, max, err ? trn_err_msg(err) : "");
+    size_t code_n = (size_t)snprintf(t->code, sizeof t->code, "%d", err ? (int)trn_err_code(err) : 0);
+    size_t nvs = 0;
+    nv[nvs++] = NV("grpc-status", t->code, code_n, NGHTTP2_NV_FLAG_NO_COPY_NAME);
+    nv[nvs++] = NV("grpc-message", t->text, n, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_INDEX);
+    if (err && trn_err_is_derived(err)) {
+        const char *details = trn_grpc_derived_details();
+        nv[nvs++] = NV("grpc-status-details-bin", details, strlen(details), NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
+    }
+    return nvs;
+}
+
+/* A stream between its messages, or at its end. */
+static ssize_t read_between(trn_h2 *h, trn_stream *s, uint32_t *flags)
+{
+    if (s->state != TRN_STREAM_REPLIED)
+        return NGHTTP2_ERR_DEFERRED;
+    nghttp2_nv nv[3];
+    status_text text;
+    size_t n = status_nv(h, nv, &text, s->end);
+    *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    return nghttp2_submit_trailer(h->ng, s->id, nv, n) == 0 ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+}
+
 static ssize_t read_out(nghttp2_session *ng, int32_t id, uint8_t *buf, size_t length, uint32_t *flags,
                         nghttp2_data_source *source, void *user)
 {
     (void)buf;
     trn_h2 *h = user;
     trn_stream *s = source->ptr;
+    if (s->streaming && s->out_left == 0)
+        return read_between(h, s, flags);
     if (s->out_left == 0) /* cancelled: its RST_STREAM is on the way */
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
     if (length < s->out_left)
         return (ssize_t)length;
+    if (s->streaming)
+        return (ssize_t)s->out_left;
     *flags |= NGHTTP2_DATA_FLAG_EOF;
     if (h->server) {
         static const nghttp2_nv ok[] = {NV_STATIC("grpc-status", "0")};
@@ -318,6 +376,14 @@ static int send_data(nghttp2_session *ng, nghttp2_frame *frame, const uint8_t *h
         return NGHTTP2_ERR_WOULDBLOCK;
     if (!push_copy(h, head, 9) || !take_out(h, s, length))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (s->streaming && s->out_left == 0) {
+        drop_out(s);
+        if (s->state == TRN_STREAM_OPEN) {
+            s->ready = true;
+            s->next_ready = h->ready;
+            h->ready = s;
+        }
+    }
     return 0;
 }
 
@@ -340,27 +406,51 @@ static void reset(trn_h2 *h, trn_stream *s, uint32_t code)
     nghttp2_submit_rst_stream(h->ng, NGHTTP2_FLAG_NONE, s->id, code);
 }
 
-static void answer_error(trn_h2 *h, trn_stream *s, const trn_error *err)
+/* Headers and status in one; err NULL: it ended well, without a message. */
+static void answer_status(trn_h2 *h, trn_stream *s, const trn_error *err)
 {
-    char code[4], text[TRN_H2_STATUS_TEXT];
-    uint32_t peer_max = nghttp2_session_get_remote_settings(h->ng, NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE);
-    size_t max = peer_max < sizeof text + 512 ? (peer_max > 1024 ? peer_max - 512 : 512) : sizeof text;
-    size_t n = trn_grpc_message_encode(text, max, trn_err_msg(err));
-    size_t code_n = (size_t)snprintf(code, sizeof code, "%d", (int)trn_err_code(err));
-    nghttp2_nv nv[5] = {
-        NV_STATIC(":status", "200"),
-        NV_STATIC("content-type", "application/grpc"),
-        NV("grpc-status", code, code_n, NGHTTP2_NV_FLAG_NO_COPY_NAME),
-        NV("grpc-message", text, n, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_INDEX),
-    };
-    size_t nvs = 4;
-    if (trn_err_is_derived(err)) {
-        const char *details = trn_grpc_derived_details();
-        nv[nvs++] = NV("grpc-status-details-bin", details, strlen(details),
-                       NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
-    }
-    if (nghttp2_submit_response(h->ng, s->id, nv, nvs, NULL) != 0)
+    status_text text;
+    nghttp2_nv nv[5] = {NV_STATIC(":status", "200"), NV_STATIC("content-type", "application/grpc")};
+    size_t n = 2 + status_nv(h, nv + 2, &text, err);
+    if (nghttp2_submit_response(h->ng, s->id, nv, n, NULL) != 0)
         reset(h, s, NGHTTP2_INTERNAL_ERROR);
+}
+
+static trn_err too_large(const trn_out_msg *body)
+{
+    if (!body || body->bytes <= UINT32_MAX)
+        return TRN_OK;
+    return trn_errorf(TRN_RESOURCE_EXHAUSTED, "the answer has %zu bytes, more than a gRPC message holds", body->bytes);
+}
+
+static void submit_answer(trn_h2 *h, trn_stream *s)
+{
+    static const nghttp2_nv nv[] = {NV_STATIC(":status", "200"), NV_STATIC("content-type", "application/grpc")};
+    nghttp2_data_provider data = {.source.ptr = s, .read_callback = read_out};
+    if (nghttp2_submit_response(h->ng, s->id, nv, TRN_COUNTOF(nv), &data) != 0)
+        reset(h, s, NGHTTP2_INTERNAL_ERROR);
+}
+
+void trn_h2_send(trn_stream *s, trn_out_msg *body)
+{
+    trn_h2 *h = s->h2;
+    trn_err err = too_large(body);
+    if (err) {
+        trn_h2_reply(s, err, body);
+        return;
+    }
+    if (!h || !s->streaming || s->state != TRN_STREAM_OPEN) {
+        if (body)
+            trn_out_fini(body);
+        return;
+    }
+    set_out(s, body);
+    if (s->responding)
+        nghttp2_session_resume_data(h->ng, s->id); /* refused when it was not told to wait yet */
+    else {
+        s->responding = true;
+        submit_answer(h, s);
+    }
 }
 
 void trn_h2_reply(trn_stream *s, trn_err err, trn_out_msg *body)
@@ -373,21 +463,23 @@ void trn_h2_reply(trn_stream *s, trn_err err, trn_out_msg *body)
         return;
     }
     s->state = TRN_STREAM_REPLIED;
-    if (!err && body && body->bytes > UINT32_MAX)
-        err =
-            trn_errorf(TRN_RESOURCE_EXHAUSTED, "the answer has %zu bytes, more than a gRPC message holds", body->bytes);
-    if (err) {
-        answer_error(h, s, err);
-        trn_err_free(err);
+    drop_back(h, s);
+    if (!err)
+        err = too_large(body);
+    if (err || s->streaming) {
         if (body)
             trn_out_fini(body);
+        if (s->responding) { /* behind what is on its way */
+            s->end = err;
+            nghttp2_session_resume_data(h->ng, s->id);
+            return;
+        }
+        answer_status(h, s, err);
+        trn_err_free(err);
         return;
     }
     set_out(s, body);
-    static const nghttp2_nv nv[] = {NV_STATIC(":status", "200"), NV_STATIC("content-type", "application/grpc")};
-    nghttp2_data_provider data = {.source.ptr = s, .read_callback = read_out};
-    if (nghttp2_submit_response(h->ng, s->id, nv, TRN_COUNTOF(nv), &data) != 0)
-        reset(h, s, NGHTTP2_INTERNAL_ERROR);
+    submit_answer(h, s);
 }
 
 /* Input that no handler sees. What still comes of it is thrown away; the stream is reset once the answer is out. */
@@ -581,33 +673,34 @@ static trn_err choose_alignment(trn_h2 *h, trn_stream *s, const uint8_t **p, siz
     return TRN_OK;
 }
 
-static trn_err take_in(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
+/* Up to the message's end; what follows is left. */
+static trn_err take_in(trn_h2 *h, trn_stream *s, const uint8_t **p, size_t *n)
 {
-    while (n > 0) {
+    while (*n > 0 && s->message != M_DONE) {
         switch (s->message) {
         case M_PREFIX: {
-            size_t k = TRN_MIN(n, (size_t)(5 - s->prefix_n));
-            memcpy(s->prefix + s->prefix_n, p, k);
+            size_t k = TRN_MIN(*n, (size_t)(5 - s->prefix_n));
+            memcpy(s->prefix + s->prefix_n, *p, k);
             s->prefix_n += (uint8_t)k;
-            p += k;
-            n -= k;
+            *p += k;
+            *n -= k;
             if (s->prefix_n == 5)
                 TRN_TRY(begin_message(h, s));
             break;
         }
         case M_HEAD:
-            TRN_TRY(choose_alignment(h, s, &p, &n));
+            TRN_TRY(choose_alignment(h, s, p, n));
             break;
-        case M_BODY: {
-            size_t k = TRN_MIN(n, s->in.n - s->got);
+        default: { /* M_BODY */
+            size_t k = TRN_MIN(*n, s->in.n - s->got);
             uint8_t *to = (uint8_t *)s->in.p + s->got;
-            if (to != p)
-                memcpy(to, p, k);
+            if (to != *p)
+                memcpy(to, *p, k);
             s->got += k;
             h->claimed -= k;
             h->partial += k;
-            p += k;
-            n -= k;
+            *p += k;
+            *n -= k;
             if (s->got == s->in.n) {
                 h->partial -= s->got;
                 s->message = M_DONE;
@@ -617,11 +710,103 @@ static trn_err take_in(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
             }
             break;
         }
-        default:
-            return trn_errorf(TRN_INTERNAL, "more than one message in a unary call");
         }
     }
+    return *n > 0 && !s->streaming ? trn_errorf(TRN_INTERNAL, "more than one message in a unary call") : TRN_OK;
+}
+
+/* ---- streams of messages (server) ------------------------------------------------------------------------------ */
+
+static void request_over(trn_h2 *h, trn_stream *s);
+
+/* The client may send as much again. */
+static void credit(trn_h2 *h, trn_stream *s, size_t n)
+{
+    if (n > 0)
+        nghttp2_session_consume_stream(h->ng, s->id, n);
+}
+
+static void hand_over(trn_h2 *h, trn_stream *s)
+{
+    if (s->message != M_DONE)
+        return;
+    s->state = TRN_STREAM_OPEN;
+    h->hooks->request(h->user, s);
+}
+
+/* What came while a message was with its handler. */
+static void take_back(trn_h2 *h, trn_stream *s)
+{
+    while (s->state == TRN_STREAM_READING && s->back_off < s->back.n) {
+        const uint8_t *p = (const uint8_t *)s->back.p + s->back_off;
+        size_t n = s->back.n - s->back_off, before = n;
+        trn_err err = take_in(h, s, &p, &n);
+        s->back_off += before - n;
+        h->partial -= before - n;
+        credit(h, s, before - n);
+        if (err)
+            bad_stream(h, s, err);
+        else
+            hand_over(h, s);
+    }
+    if (s->back_off == s->back.n)
+        drop_back(h, s);
+    if (s->half_closed)
+        request_over(h, s);
+}
+
+/* Those whose answers are out go on with their next message. False: there was none. */
+static bool next_messages(trn_h2 *h)
+{
+    trn_stream *list = h->ready;
+    h->ready = NULL;
+    for (trn_stream *s = list; s; s = s->next_ready)
+        s->ready = false;
+    for (trn_stream *s = list, *next; s; s = next) {
+        next = s->next_ready;
+        if (s->state != TRN_STREAM_OPEN)
+            continue;
+        s->state = TRN_STREAM_READING;
+        s->message = M_PREFIX;
+        s->prefix_n = 0;
+        s->got = 0;
+        trn_msg_fini(&s->in);
+        if (h->draining)
+            trn_h2_reply(s, trn_errorf(TRN_UNAVAILABLE, "the server is closing"), NULL);
+        else
+            take_back(h, s);
+    }
+    return list;
+}
+
+static trn_err keep_back(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
+{
+    if (s->back_off > s->back.n / 2) {
+        memmove(s->back.p, s->back.p + s->back_off, s->back.n - s->back_off);
+        s->back.n -= s->back_off;
+        s->back_off = 0;
+    }
+    trn_sb_add(&s->back, p, n);
+    h->partial += n;
+    if (h->partial > TRN_H2_MAX_PARTIAL)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "unfinished messages on this connection exceed %zu bytes", TRN_H2_MAX_PARTIAL);
     return TRN_OK;
+}
+
+static void take_stream(trn_h2 *h, trn_stream *s, const uint8_t *p, size_t n)
+{
+    trn_err err = TRN_OK;
+    if (s->state == TRN_STREAM_READING) {
+        size_t before = n;
+        err = take_in(h, s, &p, &n);
+        credit(h, s, before - n);
+        if (!err)
+            hand_over(h, s);
+    }
+    if (!err && n > 0 && s->state == TRN_STREAM_OPEN)
+        err = keep_back(h, s, p, n);
+    if (err)
+        bad_stream(h, s, err);
 }
 
 size_t trn_h2_want(trn_h2 *h, uint8_t **dest)
@@ -656,15 +841,21 @@ static int on_begin_frame(nghttp2_session *ng, const nghttp2_frame_hd *hd, void 
 
 static int on_data_chunk(nghttp2_session *ng, uint8_t flags, int32_t id, const uint8_t *p, size_t n, void *user)
 {
-    (void)ng, (void)flags, (void)id;
+    (void)flags;
     trn_h2 *h = user;
     trn_stream *s = h->data_s;
     h->data_left -= TRN_MIN(n, h->data_left);
+    nghttp2_session_consume_connection(ng, n); /* only streams push back */
+    if (s && s->streaming && (s->state == TRN_STREAM_READING || s->state == TRN_STREAM_OPEN)) {
+        take_stream(h, s, p, n);
+        return 0;
+    }
+    nghttp2_session_consume_stream(ng, id, n);
     if (!s || s->state != TRN_STREAM_READING)
         return 0; /* answered or cancelled already */
     if (!h->server && (s->http_status != 200 || !s->grpc_type))
         return 0; /* some proxy's page for people: the status says it */
-    trn_err err = take_in(h, s, p, n);
+    trn_err err = take_in(h, s, &p, &n);
     if (err)
         bad_stream(h, s, err);
     return 0;
@@ -811,9 +1002,12 @@ static void request_headers_over(trn_h2 *h, trn_stream *s)
 
 static void request_over(trn_h2 *h, trn_stream *s)
 {
+    s->half_closed = true;
     if (s->state != TRN_STREAM_READING)
         return;
-    if (s->message == M_PREFIX && s->prefix_n == 0)
+    if (s->message == M_PREFIX && s->prefix_n == 0 && s->streaming)
+        trn_h2_reply(s, TRN_OK, NULL);
+    else if (s->message == M_PREFIX && s->prefix_n == 0)
         refuse(h, s, trn_errorf(TRN_INTERNAL, "the request ended without a message"));
     else if (s->message == M_PREFIX)
         refuse(h, s, trn_errorf(TRN_INTERNAL, "the request ended after %d of a message's 5 prefix bytes", s->prefix_n));
@@ -930,6 +1124,7 @@ trn_err trn_h2_new(trn_h2 **out, bool server, const trn_h2_hooks *hooks, void *u
     nghttp2_session_callbacks_set_send_data_callback(cb, send_data);
     nghttp2_session_callbacks_set_data_source_read_length_callback(cb, read_length);
     nghttp2_option_set_no_closed_streams(opt, 1);
+    nghttp2_option_set_no_auto_window_update(opt, 1); /* on_data_chunk and credit() open the windows again */
     /* A step that is cancelled resets all its parked calls at once: that is no attack. */
     nghttp2_option_set_stream_reset_rate_limit(opt, 4 * TRN_H2_MAX_STREAMS, TRN_H2_MAX_STREAMS);
     int rv = server ? nghttp2_session_server_new2(&h->ng, cb, h, opt) : nghttp2_session_client_new2(&h->ng, cb, h, opt);
@@ -1003,4 +1198,8 @@ void trn_h2_goaway(trn_h2 *h)
 {
     nghttp2_submit_goaway(h->ng, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(h->ng), NGHTTP2_NO_ERROR,
                           NULL, 0);
+    h->draining = true;
+    for (trn_stream *s = h->streams; s; s = s->next)
+        if (s->streaming && s->state == TRN_STREAM_READING)
+            trn_h2_reply(s, trn_errorf(TRN_UNAVAILABLE, "the server is closing"), NULL);
 }

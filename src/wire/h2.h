@@ -1,4 +1,5 @@
-/* One HTTP/2 connection that carries unary gRPC calls, either side, without I/O: bytes in, iovecs out.
+/* One HTTP/2 connection that carries gRPC calls, either side, without I/O: bytes in, iovecs out. Unary ones, and as a server streams
+ * whose every message is answered by one, in order.
  *
  *   socket bytes → trn_h2_recv → hooks (request / done / closed)
  *   trn_h2_call, trn_h2_reply, … → nghttp2's queues → trn_h2_fill → trn_h2_iov → socket → trn_h2_sent
@@ -10,6 +11,10 @@
  *                   END_STREAM   → OPEN      request(): the one message is whole
  *                   trn_h2_reply → REPLIED   (any bad input on the way: answered here, goes to REPLIED without request())
  *                   sent / reset → closed()
+ *   with `streaming` (route() sets it), message by message:
+ *                   a whole message → OPEN   request(); what comes meanwhile waits unacknowledged: its window is the bound
+ *                   trn_h2_send, and all of it taken → READING
+ *                   END_STREAM when READING, trn_h2_goaway, trn_h2_reply → REPLIED
  *   client stream:  trn_h2_call  → READING
  *                   trailers, reset, cancel, connection lost → OVER, done() exactly once
  *                   stream gone  → closed()
@@ -52,6 +57,10 @@ typedef struct trn_stream {
     bool grpc_type;       /* content-type was application/grpc… */
     bool body_begun;      /* client: the answer's first headers are over */
     bool derived;         /* client: the error merely follows from another one */
+    bool streaming;       /* server: many messages, each answered by one */
+    bool responding;      /* streaming: the answer's headers are out */
+    bool half_closed;     /* streaming: the client has said all */
+    bool ready;           /* streaming: in the list of those whose answer is out */
     uint32_t header_bytes;
 
     /* Message coming in. */
@@ -60,6 +69,12 @@ typedef struct trn_stream {
     uint8_t *head; /* up to 4 KiB while `align` cannot tell yet */
     trn_rpc_align align;
     size_t max_in;
+
+    /* Streaming: bytes behind the message that is with its handler, from back_off on; the next in the list of the ready; how it ends. */
+    trn_sb back;
+    size_t back_off;
+    struct trn_stream *next_ready;
+    trn_err end;
 
     /* Message going out. */
     trn_out_msg out;
@@ -82,7 +97,7 @@ typedef struct trn_stream {
 typedef struct trn_h2_hooks {
     trn_stream *(*open)(void *user); /* server: storage for a call; NULL refuses it */
     trn_err (*route)(void *user, trn_stream *s, const char *path,
-                     size_t n);                 /* server: sets s->align, s->max_in; an error is answered */
+                     size_t n);                 /* server: sets s->align, s->max_in, s->streaming; an error is answered */
     void (*request)(void *user, trn_stream *s); /* server: s->in is whole */
     void (*refused)(void *user, trn_stream *s, trn_code code); /* server: answered by this module; for the counters */
     void (*done)(void *user, trn_stream *s,
@@ -117,7 +132,7 @@ bool trn_h2_in_headers(const trn_h2 *h);
 void trn_h2_set_agent(trn_h2 *h, const char *agent); /* client: user-agent of its requests; must live as long */
 bool trn_h2_peer_pingable(const trn_h2 *h); /* it said that frequent PINGs are welcome: it is one of us */
 void trn_h2_ping(trn_h2 *h);
-void trn_h2_goaway(trn_h2 *h); /* takes no new calls */
+void trn_h2_goaway(trn_h2 *h); /* takes no new calls; streams end behind the message that is with its handler */
 
 /* client. `authority` is borrowed for the call. STREAM_ID exhaustion: *gone = true and the stream is untouched. */
 trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char *path, uint64_t timeout_ns,
@@ -125,7 +140,8 @@ trn_err trn_h2_call(trn_h2 *h, trn_stream *s, const char *authority, const char 
 void trn_h2_cancel(trn_stream *s); /* RST_STREAM(CANCEL); done() is not called any more */
 
 /* server */
-void trn_h2_reply(trn_stream *s, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body);
+void trn_h2_reply(trn_stream *s, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body); /* ends it; a stream: without a body */
+void trn_h2_send(trn_stream *s, TRN_OWN trn_out_msg *body);                       /* streaming: the answer to one message */
 
 /* Frees what the stream's messages hold; the stream must be closed. */
 void trn_stream_fini(trn_stream *s);

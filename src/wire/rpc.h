@@ -50,6 +50,7 @@ typedef struct trn_rpc_method {
     void (*handle)(void *svc, trn_call *call);     /* [loop] the whole request is there; must lead to exactly one trn_call_reply */
     trn_rpc_align align;                           /* NULL: start of the message is aligned */
     size_t max_request;                            /* 0: 2 GiB - 1 */
+    bool stream;                                   /* many requests: `handle` for each in turn, when the one before is answered; an error ends the call */
 } trn_rpc_method;
 
 const trn_msg *trn_call_request(const trn_call *c); /* valid until the reply */
@@ -57,7 +58,8 @@ const char *trn_call_peer(const trn_call *c);       /* "127.0.0.1:41234" */
 trn_loop *trn_call_loop(const trn_call *c);
 uint64_t trn_call_deadline_ns(const trn_call *c);   /* monotonic, 0: none */
 /* [any] Takes body (may be empty or NULL) and err. With err the body is dropped and the call ends with its code and message (percent-encoded,
- * cut at 4 KiB). Replying to a call that the client cancelled is fine and sends nothing. The call is gone afterwards. */
+ * cut at 4 KiB). Replying to a call that the client cancelled is fine and sends nothing. The call is gone afterwards, but for a
+ * stream's that is answered without an error: then it is the next message's. */
 void trn_call_reply(trn_call *c, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body);
 /* [loop, from the handler] fn runs on the loop once if the client resets the stream, its deadline passes or its connection is lost before
  * the reply. The handler still owes the reply. `arg` is handed over: drop(arg) runs when the call itself is gone, so that a reply on another

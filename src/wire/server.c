@@ -150,10 +150,25 @@ static void on_deadline(void *arg)
     call_cancelled(c);
 }
 
+/* A stream goes on: its handler is done with one message, and what was to be told if the client left with it. */
+static void next_here(trn_call *c)
+{
+    c->handed = false;
+    if (c->cancel_drop)
+        c->cancel_drop(c->cancel_arg);
+    c->cancel_fn = c->cancel_drop = NULL;
+    atomic_store(&c->cancel, CANCEL_NONE);
+}
+
 static void reply_here(trn_call *c, trn_err err, trn_out_msg *body)
 {
-    c->replied = true;
-    trn_timer_stop(c->conn->sh->loop, &c->timer);
+    bool goes_on = c->s.streaming && !err;
+    if (goes_on)
+        next_here(c);
+    else {
+        c->replied = true;
+        trn_timer_stop(c->conn->sh->loop, &c->timer);
+    }
     trn_hist_add(c->m->stats.latency, trn_now_ns() - c->start_ns);
     if (err)
         trn_rpc_stats_error(&c->m->stats, trn_err_code(err));
@@ -166,7 +181,10 @@ static void reply_here(trn_call *c, trn_err err, trn_out_msg *body)
         return;
     }
     trn_conn_dirty(&c->conn->io);
-    trn_h2_reply(&c->s, err, body);
+    if (goes_on)
+        trn_h2_send(&c->s, body);
+    else
+        trn_h2_reply(&c->s, err, body);
 }
 
 static void reply_posted(void *arg)
@@ -231,6 +249,7 @@ static trn_err hook_route(void *user, trn_stream *s, const char *path, size_t n)
         return trn_errorf(TRN_UNIMPLEMENTED, "unknown method %.*s", (int)TRN_MIN(n, (size_t)256), path);
     c->m = m;
     s->align = m->m->align;
+    s->streaming = m->m->stream;
     if (m->m->max_request)
         s->max_in = m->m->max_request;
     return TRN_OK;
@@ -243,7 +262,7 @@ static void hook_request(void *user, trn_stream *s)
     c->handed = true;
     c->start_ns = trn_now_ns();
     trn_counter_add(c->m->stats.calls, 1);
-    if (s->timeout_ns) {
+    if (s->timeout_ns && !c->deadline_ns) {
         c->deadline_ns = c->start_ns + s->timeout_ns;
         trn_timer_start(c->conn->sh->loop, &c->timer, c->deadline_ns, on_deadline, c);
     }

@@ -25,6 +25,7 @@ static trn_err hook_route(void *user, trn_stream *s, const char *path, size_t n)
     s->align = align;
     if (path[n - 1] == 's')
         s->max_in = 100;
+    s->streaming = path[n - 1] == 't';
     return TRN_OK;
 }
 
@@ -42,7 +43,10 @@ static void hook_request(void *user, trn_stream *s)
         return;
     }
     trn_out_slice(&out, s->in.buf, s->in.p, s->in.n);
-    trn_h2_reply(s, TRN_OK, &out);
+    if (s->streaming)
+        trn_h2_send(s, &out);
+    else
+        trn_h2_reply(s, TRN_OK, &out);
 }
 
 static void hook_refused(void *user, trn_stream *s, trn_code code) { (void)user, (void)s, (void)code; }

@@ -4,6 +4,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import threading
 import time
 
 import grpc
@@ -73,6 +74,102 @@ def test_unknown_method(channel):
     with pytest.raises(grpc.RpcError) as e:
         method(channel, "Nope")(b"", timeout=10)
     assert e.value.code() == grpc.StatusCode.UNIMPLEMENTED and "/echo.Echo/Nope" in e.value.details()
+
+
+def talk(channel, name="Talk"):
+    return channel.stream_stream(f"/echo.Echo/{name}", request_serializer=None, response_deserializer=None)
+
+
+def test_stream(channel):
+    """Each message is answered, in order, whatever came meanwhile; large ones among small ones."""
+    sent = [os.urandom(n) for n in [0, 1, 4, 7, 100, 3000, 70_000] * 30 + [20_000_000, 0, 90_000_000, 1]]
+    assert list(talk(channel)(iter(sent), timeout=120)) == sent
+    assert list(talk(channel)(iter([]), timeout=60)) == []
+
+
+def test_stream_in_step(channel):
+    """The next question follows from the last answer: an answer does not wait for more questions."""
+    queue = ["begin"]
+    heard = threading.Semaphore(1)
+
+    def questions():
+        while len(queue) < 20:
+            heard.acquire()
+            yield queue[-1].encode()
+
+    for answer in talk(channel)(questions(), timeout=60):
+        queue.append(answer.decode() + "x")
+        heard.release()
+    assert queue[-1] == "begin" + 19 * "x"
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_stream_ends_with_an_error(channel, before):
+    got = []
+    with pytest.raises(grpc.RpcError) as e:
+        for answer in talk(channel)(iter([b"ok"] * before + [b"fail"] + [b"never"] * 1000), timeout=60):
+            got.append(answer)
+    assert (got, e.value.code(), e.value.details()) == ([b"ok"] * before, grpc.StatusCode.OUT_OF_RANGE, "100% wrong ä")
+    with pytest.raises(grpc.RpcError) as e:
+        list(talk(channel, "SmallTalk")(iter([b"ok"] * before + [bytes(2000)]), timeout=60))
+    assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def counted(channel, want, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        got = [int(n) for n in method(channel, "Count")(b"", timeout=20).split()]
+        if want(*got):
+            return got
+        time.sleep(0.02)
+    pytest.fail(f"{got} calls were given up and are parked")
+
+
+def test_stream_pushes_back(channel):
+    """While a message waits in its handler no more than the window is taken from the client; leaving ends the handler's wait, a deadline too."""
+    given_up = counted(channel, lambda *_: True)[0]
+    pulled = []
+
+    def questions():
+        yield b"park"
+        for i in range(1000):
+            pulled.append(i)
+            yield bytes(1 << 20)
+
+    call = talk(channel)(questions())
+    counted(channel, lambda _, parked: parked == 1)
+    n = -1
+    while len(pulled) != n:  # until it stands still
+        n = len(pulled)
+        assert n < 200
+        time.sleep(0.5)
+    assert method(channel, "Echo")(b"others go on", timeout=20) == b"others go on"
+    call.cancel()
+    counted(channel, lambda gone, parked: (gone, parked) == (given_up + 1, 0))
+    with pytest.raises(grpc.RpcError) as e:
+        list(talk(channel)(iter([b"x", b"park"]), timeout=0.5))
+    assert e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    counted(channel, lambda gone, parked: (gone, parked) == (given_up + 2, 0))
+
+
+def test_stream_and_the_servers_end():
+    """A stream between two messages does not keep a server from ending: its client is told."""
+    p = subprocess.Popen([built("tests/unit/echo_server")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with grpc.insecure_channel(f"127.0.0.1:{int(p.stdout.readline())}", options=ANY_SIZE) as c:
+        over = threading.Event()
+
+        def questions():
+            yield b"one"
+            over.wait(60)
+
+        call = talk(c)(questions(), timeout=60)
+        assert next(call) == b"one"
+        p.stdin.close()
+        with pytest.raises(grpc.RpcError) as e:
+            next(call)
+        over.set()
+        assert e.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert p.wait(60) == 0
 
 
 def test_too_large_for_the_method(channel):

@@ -136,6 +136,31 @@ static inline void echo_aligned(void *svc, trn_call *c)
     trn_call_reply(c, TRN_OK, &out);
 }
 
+/* Of a stream: "fail" ends it, "park" is answered when it is cancelled, everything else comes back, from the pool when it is long. */
+static inline void echo_talk(void *svc, trn_call *c)
+{
+    const trn_msg *m = trn_call_request(c);
+    if (m->n == 4 && memcmp(m->p, "fail", 4) == 0)
+        trn_call_reply(c, trn_errorf(TRN_OUT_OF_RANGE, "100%% wrong ä"), NULL);
+    else if (m->n == 4 && memcmp(m->p, "park", 4) == 0)
+        echo_park(svc, c);
+    else if (m->n % 3 == 1)
+        echo_pool(svc, c);
+    else
+        echo_reply(c);
+}
+
+/* How many parked calls their clients gave up, how many wait. */
+static inline void echo_count(void *svc, trn_call *c)
+{
+    echo *e = svc;
+    char text[48];
+    int n = snprintf(text, sizeof text, "%d %d", atomic_load(&e->cancelled), atomic_load(&e->parked));
+    trn_out_msg out = {0};
+    trn_out_bytes(&out, text, (size_t)n);
+    trn_call_reply(c, TRN_OK, &out);
+}
+
 static const trn_rpc_method echo_methods[] = {
     {.path = "/echo.Echo/Echo", .handle = echo_echo},
     {.path = "/echo.Echo/Pool", .handle = echo_pool},
@@ -146,6 +171,9 @@ static const trn_rpc_method echo_methods[] = {
     {.path = "/echo.Echo/Sink", .handle = echo_sink},
     {.path = "/echo.Echo/Small", .handle = echo_echo, .max_request = 1024},
     {.path = "/echo.Echo/Aligned", .handle = echo_aligned, .align = echo_align},
+    {.path = "/echo.Echo/Talk", .handle = echo_talk, .stream = true},
+    {.path = "/echo.Echo/SmallTalk", .handle = echo_talk, .max_request = 1024, .stream = true},
+    {.path = "/echo.Echo/Count", .handle = echo_count},
     {0},
 };
 

@@ -43,7 +43,8 @@ static trn_stream *on_open(void *user)
 static trn_err on_route(void *user, trn_stream *s, const char *path, size_t n)
 {
     (void)user;
-    if (n != 6 || memcmp(path, "/a.B/C", 6) != 0)
+    s->streaming = n == 6 && memcmp(path, "/a.B/S", 6) == 0;
+    if (n != 6 || (memcmp(path, "/a.B/C", 6) != 0 && !s->streaming))
         return trn_errorf(TRN_UNIMPLEMENTED, "unknown method %.*s", (int)n, path);
     s->align = align_at_11;
     return TRN_OK;
@@ -59,7 +60,12 @@ static void on_request(void *user, trn_stream *s)
         return;
     trn_out_msg out = {0};
     trn_out_slice(&out, s->in.buf, s->in.p, s->in.n);
-    trn_h2_reply(s, TRN_OK, &out);
+    if (!s->streaming)
+        trn_h2_reply(s, TRN_OK, &out);
+    else if (s->in.n == 3 && memcmp(s->in.p, "end", 3) == 0)
+        trn_h2_reply(s, trn_errorf(TRN_ABORTED, "as asked"), &out);
+    else
+        trn_h2_send(s, &out);
 }
 static void on_refused(void *user, trn_stream *s, trn_code code)
 {
@@ -311,18 +317,23 @@ static void header(bytes *b, const char *name, const char *value)
     add(b, value, v);
 }
 
-static void headers(bytes *b, uint32_t stream, uint8_t flags, const char *extra_name, const char *extra_value)
+static void headers_to(bytes *b, const char *path, uint32_t stream, uint8_t flags, const char *extra_name, const char *extra_value)
 {
     bytes h = {.n = 0};
     header(&h, ":method", "POST");
     header(&h, ":scheme", "http");
-    header(&h, ":path", "/a.B/C");
+    header(&h, ":path", path);
     header(&h, ":authority", "x");
     header(&h, "te", "trailers");
     header(&h, "content-type", "application/grpc+proto");
     if (extra_name)
         header(&h, extra_name, extra_value);
     frame(b, 1, 4 | flags, stream, h.p, h.n);
+}
+
+static void headers(bytes *b, uint32_t stream, uint8_t flags, const char *extra_name, const char *extra_value)
+{
+    headers_to(b, "/a.B/C", stream, flags, extra_name, extra_value);
 }
 
 static void preface(bytes *b)
@@ -456,6 +467,87 @@ static void announced_memory_is_bounded(void **state)
     free(out);
 }
 
+/* What the server said on stream 1, as "data;data;…" and E when it ended: the frames' payloads without the messages' prefixes. */
+static void said(char *text, const bytes *out)
+{
+    *text = 0;
+    for (size_t i = 0; i + 9 <= out->n;) {
+        const uint8_t *f = out->p + i;
+        size_t n = (size_t)f[0] << 16 | (size_t)f[1] << 8 | f[2];
+        if (f[3] == 0 && f[8] == 1 && n >= 5)
+            sprintf(text + strlen(text), "%.*s;", (int)n - 5, (const char *)f + 9 + 5);
+        if (f[3] == 1 && f[4] & 1)
+            strcat(text, "E");
+        i += 9 + n;
+    }
+}
+
+static void expect_said(side *s, const bytes *in, size_t piece, const char *want)
+{
+    bytes *out = malloc(sizeof *out), *all = calloc(1, sizeof *all);
+    for (size_t i = 0; i < in->n; i += piece) {
+        assert_null(trn_h2_recv(s->h, in->p + i, TRN_MIN(piece, in->n - i)));
+        if (rnd(2) || i + piece >= in->n) {
+            collect(s->h, out);
+            add(all, out->p, out->n);
+        }
+    }
+    char text[4096];
+    said(text, all);
+    assert_string_equal(text, want);
+    free(out);
+    free(all);
+}
+
+static void streams_answer_message_by_message(void **state)
+{
+    (void)state;
+    static const char three[] = "\0\0\0\0\5first\0\0\0\0\0\0\0\0\0\5third", end[] = "\0\0\0\0\3end\0\0\0\0\5never";
+    bytes *b = malloc(sizeof *b);
+    for (size_t piece = 1; piece < 60; piece = piece * 2 + 1)
+        for (int how = 0; how < 4; how++) {
+            side s = {0};
+            assert_null(trn_h2_new(&s.h, true, &server_hooks, &s));
+            preface(b);
+            headers_to(b, "/a.B/S", 1, 0, NULL, NULL);
+            frame(b, 0, 0, 1, three, 12);
+            frame(b, 0, how == 0, 1, three + 12, sizeof three - 1 - 12);
+            if (how == 1)
+                frame(b, 0, 1, 1, "", 0); /* said all, a frame later */
+            if (how == 2)
+                frame(b, 0, 0, 1, end, sizeof end - 1);
+            if (how == 3)
+                frame(b, 0, 1, 1, end, 7); /* in the middle of a message */
+            expect_said(&s, b, piece, "first;;third;E");
+            assert_int_equal(s.open, 0);
+            assert_int_equal(s.requests, how == 2 ? 4 : 3);
+            assert_int_equal(s.refused, how == 3);
+            trn_h2_free(s.h, NULL);
+        }
+    /* A connection that dies, or takes no more calls, with a stream open; one that ends before its first message. */
+    for (int how = 0; how < 3; how++) {
+        side s = {.park = how == 0};
+        assert_null(trn_h2_new(&s.h, true, &server_hooks, &s));
+        preface(b);
+        headers_to(b, "/a.B/S", 1, how == 2, NULL, NULL);
+        if (how < 2)
+            frame(b, 0, 0, 1, three, sizeof three - 1);
+        expect_said(&s, b, b->n, how == 0 ? "" : how == 1 ? "first;;third;" : "E");
+        if (how == 1) {
+            trn_h2_goaway(s.h);
+            b->n = 0;
+            bytes *out = malloc(sizeof *out);
+            collect(s.h, out);
+            free(out);
+            assert_false(trn_h2_alive(s.h));
+        }
+        assert_int_equal(s.open, how == 0);
+        trn_h2_free(s.h, NULL);
+        assert_int_equal(s.open, 0);
+    }
+    free(b);
+}
+
 /* ---- a server's bytes, by hand --------------------------------------------------------------------------------------- */
 
 typedef struct answer {
@@ -527,6 +619,7 @@ int main(void)
         cmocka_unit_test(bytes_may_be_cut_anywhere),     cmocka_unit_test(a_connection_that_dies_ends_its_calls),
         cmocka_unit_test(goaway_lets_open_calls_finish), cmocka_unit_test(bad_messages_are_refused),
         cmocka_unit_test(announced_memory_is_bounded),   cmocka_unit_test(odd_answers_are_errors),
+        cmocka_unit_test(streams_answer_message_by_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

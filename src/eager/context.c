@@ -26,6 +26,7 @@ trn_ectx *trn_ectx_new(trn_eager *e, uint64_t id, uint64_t view, uint64_t keep_n
     trn_mutex_init(&c->mu, TRN_RANK_WORKER);
     c->handles = trn_map_new();
     c->plans = trn_map_new();
+    c->divided = trn_map_new();
     c->steps = trn_map_new();
     c->lib = trn_funclib_new();
     return c;
@@ -43,6 +44,8 @@ void trn_ectx_unref(trn_ectx *c)
         return;
     trn_map_free(c->handles, unref_tensor);
     trn_map_free(c->plans, unref_plan);
+    trn_map_free(c->divided, trn_divided_free);
+    trn_edevices_unref(c->devices);
     trn_map_free(c->steps, NULL);
     trn_funclib_unref(c->lib);
     trn_wsession_unref(c->session);
@@ -163,6 +166,7 @@ void trn_ectx_remove_function(trn_ectx *c, const char *name)
     for (int i = 0; i < n_gone; i++)
         trn_plan_unref(gone[i]);
     free(gone);
+    trn_ectx__forget(c, name);
 }
 
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id)

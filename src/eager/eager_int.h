@@ -17,6 +17,13 @@ struct trn_eager {
 
 typedef struct trn_erun trn_erun;
 
+/* The devices of all tasks of a context, ours among them; never changed. Counted. */
+typedef struct trn_edevices {
+    _Atomic uint32_t ref;
+    trn_arena *arena;
+    trn_devset set;
+} trn_edevices;
+
 /* One coordinator's world on this task. Counted. */
 typedef struct trn_ectx {
     _Atomic uint32_t ref;
@@ -28,7 +35,9 @@ typedef struct trn_ectx {
     trn_wsession *session;
     trn_map *handles; /* (op id, output) → trn_tensor */
     trn_funclib *lib; /* never changed once a graph has it: replaced */
-    trn_map *plans;   /* what makes an op or function unique → trn_plan */
+    trn_edevices *devices;
+    trn_map *plans;   /* what makes an op or component function unique → trn_plan */
+    trn_map *divided; /* the same for whole functions, with the inputs' devices → slot (divide.c) */
     trn_map *steps;   /* steps of component functions that were not cleaned up yet */
     trn_erun *running;
     bool closed;
@@ -48,8 +57,52 @@ trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFun
 void trn_ectx_remove_function(trn_ectx *c, const char *name);
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id);
 
-/* Runs one op or function. `done` exactly once, on any thread, maybe before this returns; the results are borrowed. `cancel` may be NULL. */
-typedef void (*trn_eager_done)(void *arg, TRN_OWN trn_err err, trn_tensor *const *outs, int n);
+/* What an op has made. */
+typedef struct trn_eout {
+    trn_tensor *t;      /* NULL: it is on another task, under the op's id */
+    trn_shape shape;
+    const char *device; /* NULL: the op's */
+} trn_eout;
+
+/* Runs one op or function. `done` exactly once, on any thread, maybe before this returns; the results are borrowed. `op` lives until then. `cancel` may be NULL. */
+typedef void (*trn_eager_done)(void *arg, TRN_OWN trn_err err, const trn_eout *outs, int n);
 void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg);
+
+/* ---- inside: runs (run.c) */
+
+struct trn_erun {
+    trn_erun *next, **at; /* in ctx->running */
+    trn_ectx *ctx;
+    trn_plan *plan; /* NULL: no part of it is ours */
+    trn_rdv *rdv;
+    trn_cancel *cancel, *outer;
+    trn_cancel_hook hook;
+    bool hooked;
+    trn_eager_done done;
+    void *arg;
+    struct trn_erun_parts *parts; /* divide.c: what runs elsewhere; NULL: nothing */
+    int n_args, n_rets;
+    trn_eout *outs;
+    trn_value v[]; /* arguments, results */
+};
+/* With room for n + n_rets values; takes the arguments, which may be NULL where another task has them. */
+trn_erun *trn_erun__new(trn_ectx *c, trn_plan *p, TRN_OWN trn_tensor **in, int n, int n_rets);
+void trn_erun__begin(trn_erun *r, trn_cancel *outer, trn_eager_done done, void *arg); /* it can be cancelled from now on */
+void trn_erun__end(trn_erun *r, TRN_OWN trn_err err);
+/* The graph of one node, or a function's body. */
+trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in) TRN_MUST_USE;
+/* All that a plan depends on: name, device, kind, attrs and the inputs' dtypes. */
+void trn_ectx__plan_key(trn_sb *key, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in);
+
+/* ---- inside: functions over several tasks (divide.c) */
+
+/* Is the handle on another task than ours? */
+bool trn_ectx__elsewhere(const trn_wsession *s, const Tensorflow__Eager__RemoteTensorHandle *h);
+void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg);
+void trn_ectx__forget(trn_ectx *c, const char *name_or_null); /* of what was divided: one function, or all */
+void trn_divided_free(void *slot);
+trn_edevices *trn_edevices_new(const trn_worker *w, Tensorflow__DeviceAttributes *const *pb, size_t n, const char *self);
+trn_edevices *trn_edevices_ref(trn_edevices *d);
+void trn_edevices_unref(trn_edevices *d);
 
 #endif

@@ -3,26 +3,11 @@
 #include <stdlib.h>
 
 #include "eager/eager_int.h"
-#include "graph/devname.h"
 #include "graph/graph_priv.h"
 #include "proto/pb.h"
 #include "tensor/tensor_pb.h"
 
 #define MAX_PLANS 8192 /* more than programs have; then all are made anew */
-
-struct trn_erun {
-    trn_erun *next, **at; /* in ctx->running */
-    trn_ectx *ctx;
-    trn_plan *plan;
-    trn_rdv *rdv;
-    trn_cancel *cancel, *outer;
-    trn_cancel_hook hook;
-    bool hooked, own_cancel;
-    trn_eager_done done;
-    void *arg;
-    int n_args, n_rets;
-    trn_value v[]; /* arguments, results */
-};
 
 /* ---- plans ---------------------------------------------------------------------------------------------------------- */
 
@@ -41,7 +26,7 @@ static trn_err attrs_of(trn_attr **out, int *n, trn_arena *a, const Tensorflow__
     return TRN_OK;
 }
 
-static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Operation *op, const char *device, trn_tensor *const *in, int n_in)
+static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Operation *op, const char *device, const trn_dtype *in, int n_in)
 {
     trn_attr *attrs;
     int n_attrs;
@@ -50,7 +35,7 @@ static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Ope
     for (int i = 0; i < n_in; i++) {
         char name[32];
         snprintf(name, sizeof name, "arg%d", i);
-        trn_attr at[] = {trn_attr__type("T", in[i]->dtype), trn_attr__int("index", i)};
+        trn_attr at[] = {trn_attr__type("T", in[i]), trn_attr__int("index", i)};
         trn_gnode *nd;
         TRN_TRY(trn_graph_add(&nd, g, "_Arg", name, device, at, 2, NULL, 0));
         edge[i] = (trn_edge){nd->id, 0};
@@ -68,54 +53,49 @@ static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Ope
     return TRN_OK;
 }
 
-/* A part of a function that another task has divided comes as it is to run; a whole function must be able to run here. */
-static trn_err check_devices(const trn_graph *g, const char *task, const char *name)
-{
-    trn_devname me, d;
-    TRN_TRY(trn_devname_parse(&me, task, strlen(task)));
-    for (int i = 0; i < g->n; i++) {
-        const trn_gnode *nd = g->node[i];
-        if (!nd || !*nd->n.device)
-            continue;
-        TRN_TRY(trn_devname_parse(&d, nd->n.device, strlen(nd->n.device)));
-        if (!trn_devname_compatible(&d, &me))
-            return trn_errorf(TRN_UNIMPLEMENTED, "function %s: node '%s' (%s) belongs on %s; %s runs functions that are its own alone", name, nd->n.name, nd->n.op,
-                              nd->n.device, task);
-    }
-    return TRN_OK;
-}
-
-static trn_err function_graph(trn_graph **out, trn_arena *a, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const char *task)
+static trn_err function_graph(trn_graph **out, trn_arena *a, trn_funclib *lib, const Tensorflow__Eager__Operation *op)
 {
     trn_attr *attrs;
     int n_attrs;
     TRN_TRY(attrs_of(&attrs, &n_attrs, a, op));
     trn_func_ref ref = {op->name, n_attrs, attrs};
-    TRN_TRY(trn_funclib_body(out, lib, &ref));
-    return op->is_component_function ? TRN_OK : check_devices(*out, task, op->name);
+    return trn_funclib_body(out, lib, &ref);
 }
 
-static trn_err make_plan(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, trn_tensor *const *in, int n_in)
+trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
 {
     trn_arena *a = trn_arena_new();
     trn_graph *g = NULL;
     trn_err err;
     const char *device = op->device && *op->device ? op->device : trn_arena_printf(a, "%s/device:CPU:0", s->task);
     if (trn_funclib_has(lib, op->name))
-        err = function_graph(&g, a, lib, op, s->task);
+        err = function_graph(&g, a, lib, op);
     else if (op->is_function)
-        err = trn_errorf(TRN_NOT_FOUND, "function %s is not registered in context %llu on %s", op->name, (unsigned long long)c->id, s->task);
+        err = trn_errorf(TRN_NOT_FOUND, "'%s' is neither a type of a primitive operation nor a name of a function registered in context %llu on %s", op->name,
+                         (unsigned long long)c->id, s->task);
     else {
         g = trn_graph_new(lib);
         err = one_node(g, a, op, device, in, n_in);
     }
-    if (!err)
-        err = trn_graph_lower(g);
+    trn_arena_free(a);
+    if (err) {
+        trn_graph_free(g);
+        return err;
+    }
+    *out = g;
+    return TRN_OK;
+}
+
+/* A part of a function that another task has divided comes as it is to run. */
+static trn_err make_plan(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
+{
+    trn_graph *g;
+    TRN_TRY(trn_ectx__graph(&g, c, s, lib, op, in, n_in));
+    trn_err err = trn_graph_lower(g);
     if (!err)
         err = trn_graph_check_ops(g);
     if (!err)
         trn_graph_note_ops(g);
-    trn_arena_free(a);
     if (err) {
         trn_graph_free(g);
         return err;
@@ -127,24 +107,23 @@ static trn_err make_plan(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funcl
     return err;
 }
 
-/* Name, device, kind, attrs and the inputs' dtypes: all that a plan depends on. */
-static void plan_key(trn_sb *key, const Tensorflow__Eager__Operation *op, trn_tensor *const *in, int n_in)
+void trn_ectx__plan_key(trn_sb *key, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
 {
     trn_sb_add(key, op->name, strlen(op->name) + 1);
     trn_sb_add(key, op->device, strlen(op->device) + 1);
     trn_sb_add(key, op->is_component_function ? "c" : "-", 1);
     for (int i = 0; i < n_in; i++)
-        trn_sb_add(key, &(uint8_t){(uint8_t)in[i]->dtype}, 1);
+        trn_sb_add(key, &(uint8_t){(uint8_t)in[i]}, 1);
     for (size_t i = 0; i < op->n_attrs; i++)
         trn_pb_pack(key, &op->attrs[i]->base);
 }
 
 static void unref_plan(void *p) { trn_plan_unref(p); }
 
-static trn_err plan_for(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, trn_tensor *const *in, int n_in)
+static trn_err plan_for(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
 {
     trn_sb key = {0};
-    plan_key(&key, op, in, n_in);
+    trn_ectx__plan_key(&key, op, in, n_in);
     trn_lock(&c->mu);
     trn_plan *p = trn_map_get(c->plans, key.p, key.n);
     if (p)
@@ -198,6 +177,7 @@ static void run_free(trn_erun *r)
 {
     for (int i = 0; i < r->n_args + r->n_rets; i++)
         trn_tensor_unref(r->v[i].t);
+    free(r->outs);
     trn_rdv_unref(r->rdv);
     trn_plan_unref(r->plan);
     trn_cancel_unref(r->cancel);
@@ -206,9 +186,8 @@ static void run_free(trn_erun *r)
     free(r);
 }
 
-static void ran(void *arg, trn_err err)
+void trn_erun__end(trn_erun *r, trn_err err)
 {
-    trn_erun *r = arg;
     trn_worker *w = r->ctx->e->w;
     if (r->hooked)
         trn_cancel_remove(r->outer, &r->hook);
@@ -217,15 +196,18 @@ static void ran(void *arg, trn_err err)
     if (r->next)
         r->next->at = r->at;
     trn_unlock(&r->ctx->mu);
-    trn_tensor *few[16], **outs = r->n_rets <= 16 ? few : trn_xalloc((size_t)r->n_rets * sizeof *outs);
-    for (int i = 0; i < r->n_rets; i++)
-        outs[i] = r->v[r->n_args + i].t;
-    r->done(r->arg, err, outs, err ? 0 : r->n_rets);
-    if (outs != few)
-        free(outs);
+    for (int i = 0; i < r->n_rets && !err; i++) {
+        trn_eout *o = &r->outs[i];
+        o->t = r->v[r->n_args + i].t;
+        if (o->t)
+            o->shape = o->t->shape;
+    }
+    r->done(r->arg, err, r->outs, err ? 0 : r->n_rets);
     run_free(r);
     trn_worker_busy_add(w, -1);
 }
+
+static void ran(void *arg, trn_err err) { trn_erun__end(arg, err); }
 
 static void outer_fired(void *arg)
 {
@@ -233,83 +215,24 @@ static void outer_fired(void *arg)
     trn_cancel_fire(r->cancel, trn_cancel_why(r->outer));
 }
 
-/* Where _Send and _Recv meet: a component's step; for single ops the context's own; a whole function's is nobody else's. */
-static trn_err start(trn_erun *r, trn_wsession *s, const Tensorflow__Eager__Operation *op)
+trn_erun *trn_erun__new(trn_ectx *c, trn_plan *p, trn_tensor **in, int n, int n_rets)
 {
-    trn_worker *w = r->ctx->e->w;
-    bool component = op->is_component_function, function = op->is_function;
-    trn_wstep *st = NULL;
-    if (component || !function) {
-        st = trn_worker_step(w, component ? op->func_step_id : (int64_t)r->ctx->id, s);
-        if (!st)
-            return trn_errorf(TRN_ABORTED, "%s: step %lld has been cleaned up already", op->name, (long long)op->func_step_id);
-    }
-    trn_run_opts o = {.cancel = r->cancel, .n_args = r->n_args, .n_rets = r->n_rets, .args = r->v, .rets = r->v + r->n_args};
-    if (component) {
-        trn_lock(&r->ctx->mu);
-        trn_map_puti(r->ctx->steps, (uint64_t)op->func_step_id, r->ctx);
-        trn_unlock(&r->ctx->mu);
-        trn_wstep_run(st, r->plan, &o, ran, r);
-    } else {
-        bool rendezvous = strstr(op->name, "Send") || strstr(op->name, "Recv");
-        if (function)
-            r->rdv = o.rdv = trn_rdv_local_new();
-        else if (rendezvous)
-            r->rdv = o.rdv = trn_rdv_ref(trn_wstep_rdv(st)); /* others must not see an op's failure there */
-        o.step_id = (int64_t)r->ctx->id;
-        trn_plan_run(r->plan, &o, ran, r);
-    }
-    trn_wstep_unref(st);
-    return TRN_OK;
-}
-
-static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op)
-{
-    if (op->n_op_inputs > 65536)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s has %zu inputs", op->name, op->n_op_inputs);
-    trn_tensor **in = trn_xalloc((op->n_op_inputs + 1) * sizeof *in);
-    int n = 0;
-    trn_plan *p = NULL;
-    trn_err err = inputs_of(in, &n, c, op);
-    if (!err)
-        err = plan_for(&p, c, s, lib, op, in, n);
-    if (!err && n < trn_plan_n_args(p))
-        err = trn_errorf(TRN_INVALID_ARGUMENT, "%s takes %d arguments and got %d", op->name, trn_plan_n_args(p), n);
-    if (err) {
-        for (int i = 0; i < n; i++)
-            trn_tensor_unref(in[i]);
-        trn_plan_unref(p);
-        free(in);
-        return err;
-    }
-    int n_rets = trn_plan_n_rets(p);
     trn_erun *r = trn_xalloc(sizeof *r + (size_t)(n + n_rets) * sizeof *r->v);
     r->n_args = n;
     r->n_rets = n_rets;
+    r->outs = trn_xalloc((size_t)(n_rets + 1) * sizeof *r->outs);
     r->plan = p;
     r->ctx = trn_ectx_ref(c);
     r->cancel = trn_cancel_new();
     for (int i = 0; i < n; i++)
         r->v[i].t = in[i];
     free(in);
-    *out = r;
-    return TRN_OK;
+    return r;
 }
 
-void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg)
+void trn_erun__begin(trn_erun *r, trn_cancel *outer, trn_eager_done done, void *arg)
 {
-    trn_lock(&c->mu);
-    trn_wsession *s = trn_wsession_ref(c->session);
-    trn_funclib *lib = trn_funclib_ref(c->lib);
-    trn_unlock(&c->mu);
-    trn_erun *r = NULL;
-    trn_err err = prepare(&r, c, s, lib, op);
-    trn_funclib_unref(lib);
-    if (err) {
-        trn_wsession_unref(s);
-        done(arg, err, NULL, 0);
-        return;
-    }
+    trn_ectx *c = r->ctx;
     r->done = done;
     r->arg = arg;
     trn_lock(&c->mu);
@@ -321,14 +244,102 @@ void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cance
     c->running = r;
     trn_unlock(&c->mu);
     trn_worker_busy_add(c->e->w, 1);
-    if (cancel) {
-        r->outer = trn_cancel_ref(cancel);
-        r->hooked = trn_cancel_add(cancel, &r->hook, outer_fired, r);
+    if (outer) {
+        r->outer = trn_cancel_ref(outer);
+        r->hooked = trn_cancel_add(outer, &r->hook, outer_fired, r);
         if (!r->hooked)
             trn_cancel_fire(r->cancel, trn_errorf(TRN_CANCELLED, "the call was cancelled"));
     }
     if (closed)
         trn_cancel_fire(r->cancel, trn_errorf(TRN_ABORTED, "the context is closed"));
+}
+
+/* Where _Send and _Recv meet: a component's step; for single ops the context's own. */
+static trn_err start(trn_erun *r, trn_wsession *s, const Tensorflow__Eager__Operation *op)
+{
+    bool component = op->is_component_function;
+    trn_wstep *st = trn_worker_step(r->ctx->e->w, component ? op->func_step_id : (int64_t)r->ctx->id, s);
+    if (!st)
+        return trn_errorf(TRN_ABORTED, "%s: step %lld has been cleaned up already", op->name, (long long)op->func_step_id);
+    trn_run_opts o = {.cancel = r->cancel, .n_args = r->n_args, .n_rets = r->n_rets, .args = r->v, .rets = r->v + r->n_args};
+    if (component) {
+        trn_lock(&r->ctx->mu);
+        trn_map_puti(r->ctx->steps, (uint64_t)op->func_step_id, r->ctx);
+        trn_unlock(&r->ctx->mu);
+        trn_wstep_run(st, r->plan, &o, ran, r);
+    } else {
+        if (strstr(op->name, "Send") || strstr(op->name, "Recv"))
+            r->rdv = o.rdv = trn_rdv_ref(trn_wstep_rdv(st)); /* others must not see an op's failure there */
+        o.step_id = (int64_t)r->ctx->id;
+        trn_plan_run(r->plan, &o, ran, r);
+    }
+    trn_wstep_unref(st);
+    return TRN_OK;
+}
+
+static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op)
+{
+    trn_tensor **in = trn_xalloc((op->n_op_inputs + 1) * sizeof *in);
+    trn_dtype *types = trn_xalloc((op->n_op_inputs + 1) * sizeof *types);
+    int n = 0;
+    trn_plan *p = NULL;
+    trn_err err = inputs_of(in, &n, c, op);
+    for (int i = 0; i < n; i++)
+        types[i] = in[i]->dtype;
+    if (!err)
+        err = plan_for(&p, c, s, lib, op, types, n);
+    free(types);
+    if (!err && n < trn_plan_n_args(p))
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "%s takes %d arguments and got %d", op->name, trn_plan_n_args(p), n);
+    if (err) {
+        for (int i = 0; i < n; i++)
+            trn_tensor_unref(in[i]);
+        trn_plan_unref(p);
+        free(in);
+        return err;
+    }
+    *out = trn_erun__new(c, p, in, n, trn_plan_n_rets(p));
+    return TRN_OK;
+}
+
+/* Whole functions, and ops with inputs on other tasks, may have to be divided. */
+static bool is_whole(const trn_wsession *s, const trn_funclib *lib, const Tensorflow__Eager__Operation *op)
+{
+    if (op->is_component_function)
+        return false;
+    if (op->is_function || trn_funclib_has(lib, op->name))
+        return true;
+    for (size_t i = 0; i < op->n_op_inputs; i++)
+        if (op->op_inputs[i]->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE && trn_ectx__elsewhere(s, op->op_inputs[i]->remote_handle))
+            return true;
+    return false;
+}
+
+void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg)
+{
+    if (op->n_op_inputs > 65536) {
+        done(arg, trn_errorf(TRN_INVALID_ARGUMENT, "%s has %zu inputs", op->name, op->n_op_inputs), NULL, 0);
+        return;
+    }
+    trn_lock(&c->mu);
+    trn_wsession *s = trn_wsession_ref(c->session);
+    trn_funclib *lib = trn_funclib_ref(c->lib);
+    trn_unlock(&c->mu);
+    if (is_whole(s, lib, op)) {
+        trn_ectx__divide(c, s, lib, op, cancel, done, arg);
+        trn_funclib_unref(lib);
+        trn_wsession_unref(s);
+        return;
+    }
+    trn_erun *r = NULL;
+    trn_err err = prepare(&r, c, s, lib, op);
+    trn_funclib_unref(lib);
+    if (err) {
+        trn_wsession_unref(s);
+        done(arg, err, NULL, 0);
+        return;
+    }
+    trn_erun__begin(r, cancel, done, arg);
     err = start(r, s, op);
     trn_wsession_unref(s);
     if (err)

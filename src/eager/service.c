@@ -76,6 +76,7 @@ static trn_err create(trn_eager *e, trn_arena *a, const Tensorflow__Eager__Creat
     uint64_t keep = q->keep_alive_secs > 0 && q->keep_alive_secs < INT32_MAX ? (uint64_t)q->keep_alive_secs * 1000000000 : 0;
     trn_ectx *c = trn_ectx_new(e, q->context_id, q->context_view_id, keep);
     c->session = s;
+    c->devices = trn_edevices_new(e->w, q->cluster_device_attributes, q->n_cluster_device_attributes, s->task);
     trn_lock(&e->mu);
     bool taken = e->stopped || trn_map_geti(e->contexts, c->id);
     if (!taken)
@@ -116,16 +117,21 @@ static trn_err update(trn_eager *e, trn_arena *a, const Tensorflow__Eager__Updat
     trn_wsession *s = NULL, *old = NULL;
     if (!err && q->n_cluster_device_attributes) /* none: the change concerns others */
         err = make_session(&s, e, a, c->id, q->context_view_id, q->server_def);
+    trn_edevices *devices = s ? trn_edevices_new(e->w, q->cluster_device_attributes, q->n_cluster_device_attributes, s->task) : NULL, *old_devices = NULL;
     if (!err) {
         trn_lock(&c->mu);
         c->view = q->context_view_id;
         if (s) {
             old = c->session;
             c->session = s;
+            old_devices = c->devices;
+            c->devices = devices;
         }
         trn_unlock(&c->mu);
     }
+    trn_edevices_unref(old_devices);
     if (old) {
+        trn_ectx__forget(c, NULL); /* tasks may have been restarted: their parts are gone */
         trn_err_free(trn_worker_session_del(e->w, old->handle));
         trn_wsession_unref(old);
     }
@@ -238,13 +244,13 @@ static void enqueue_go(enqueue *c);
 
 /* Results stay here under the op's id; the client learns their shapes. */
 static void keep_results(Tensorflow__TensorShapeProto ***shapes, size_t *n_shapes, Tensorflow__TensorProto ***tensors, size_t *n_tensors, trn_arena *a, trn_ectx *ctx,
-                         int64_t op_id, const int32_t *output_num, size_t n_num, trn_tensor *const *outs, int n)
+                         int64_t op_id, const int32_t *output_num, size_t n_num, const trn_eout *outs, int n)
 {
     *shapes = trn_arena_alloc(a, sizeof **shapes * (size_t)(n + 1));
     *tensors = trn_arena_alloc(a, sizeof **tensors * (size_t)(n + 1));
     for (int i = 0; i < n; i++) {
         if (op_id == NO_OP_ID) {
-            Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, outs[i]);
+            Tensorflow__TensorProto *pb = outs[i].t ? trn_tensor_to_pb(a, outs[i].t) : NULL;
             if (!pb)
                 continue;
             if (pb->tensor_content.len) { /* the reply outlives the tensor */
@@ -255,12 +261,13 @@ static void keep_results(Tensorflow__TensorShapeProto ***shapes, size_t *n_shape
             (*tensors)[(*n_tensors)++] = pb;
             continue;
         }
-        (*shapes)[(*n_shapes)++] = trn_shape_to_pb(a, &outs[i]->shape);
-        trn_ectx_put(ctx, op_id, i < (int)n_num ? output_num[i] : i, outs[i]);
+        (*shapes)[(*n_shapes)++] = trn_shape_to_pb(a, &outs[i].shape);
+        if (outs[i].t)
+            trn_ectx_put(ctx, op_id, i < (int)n_num ? output_num[i] : i, outs[i].t);
     }
 }
 
-static void op_done(void *arg, trn_err err, trn_tensor *const *outs, int n)
+static void op_done(void *arg, trn_err err, const trn_eout *outs, int n)
 {
     enqueue *c = arg;
     const Tensorflow__Eager__Operation *op = c->q->queue[c->at]->operation;
@@ -272,7 +279,7 @@ static void op_done(void *arg, trn_err err, trn_tensor *const *outs, int n)
         r->device = trn_arena_alloc(c->arena, sizeof *r->device * (size_t)(n + 1));
         r->n_device = (size_t)n;
         for (int i = 0; i < n; i++)
-            r->device[i] = trn_arena_printf(c->arena, "%s/device:CPU:0", c->ctx->session->task);
+            r->device[i] = outs[i].device ? trn_arena_strdup(c->arena, outs[i].device) : trn_arena_printf(c->arena, "%s/device:CPU:0", c->ctx->session->task);
     }
     c->at++;
     if (atomic_exchange(&c->turn, 1) == 1)
@@ -397,7 +404,7 @@ typedef struct component {
     trn_cancel *cancel;
 } component;
 
-static void component_done(void *arg, trn_err err, trn_tensor *const *outs, int n)
+static void component_done(void *arg, trn_err err, const trn_eout *outs, int n)
 {
     component *c = arg;
     if (err)

@@ -179,18 +179,7 @@ static char *spelled(def *d, trn_edge e)
     for (int i = 0; i < d->f->n_args; i++)
         if (d->f->args[i].node == e.node && d->f->args[i].slot == e.slot)
             return trn_arena_printf(d->a, "fnarg_%d", i);
-    const trn_gnode *from = d->b->g->node[e.node];
-    if (!from->n.def) {
-        const Tensorflow__FunctionDef *fd = trn_funclib__find(d->b->g->lib, from->n.op);
-        return fd && (size_t)e.slot < fd->signature->n_output_arg ? trn_arena_printf(d->a, "%s:%s:0", from->n.name, fd->signature->output_arg[e.slot]->name) : NULL;
-    }
-    for (int k = 0; k < from->n.def->n_out; k++) {
-        const char *name = from->n.def->out[k].name;
-        int first, count;
-        if (trn_node_out_arg(&from->n, name, strlen(name), &first, &count) && e.slot >= first && e.slot < first + count)
-            return trn_arena_printf(d->a, "%s:%s:%d", from->n.name, name, e.slot - first);
-    }
-    return NULL;
+    return trn_graph__spell(d->a, d->b->g, e);
 }
 
 static bool part_of(def *d, int id) { return d->in[id]; }

@@ -127,6 +127,14 @@ trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */
 trn_funclib *trn_funclib__copy(const trn_funclib *l);
 
+/* A function's body without what neither a result nor an effect needs. `by_name`: the function's name was the op. */
+trn_graph *trn_graph__without_dead_nodes(TRN_OWN trn_graph *body, bool by_name);
+/* "node:out:0" as functions name an edge; NULL: what that op's outputs are called is not known. */
+char *trn_graph__spell(trn_arena *a, const trn_graph *g, trn_edge e);
+/* A graph as a function: its _Arg and _Retval nodes, in the order of their indices, are the arguments and results; `arg` and `ret` get those indices (in `a`).
+ * Every node has its device, so `_class` is left out. */
+trn_err trn_graph__define(Tensorflow__FunctionDef **out, trn_arena *a, const trn_graph *g, const char *name, int *n_args, int **arg, int *n_rets, int **ret) TRN_MUST_USE;
+
 /* As GraphDef has it. */
 Tensorflow__NodeDef *trn_gnode__to_pb(trn_arena *a, const trn_graph *g, const trn_gnode *nd);
 

@@ -149,8 +149,7 @@ static bool may_have_effect(const trn_gnode *nd)
     return !nd->n.def || (nd->n.def->row->flags & (TRN_OP_STATEFUL | TRN_OP_BACK));
 }
 
-/* Without what neither a result nor an effect needs. */
-static trn_graph *without_dead_nodes(TRN_OWN trn_graph *b, bool by_name)
+trn_graph *trn_graph__without_dead_nodes(TRN_OWN trn_graph *b, bool by_name)
 {
     bool *keep = trn_xalloc((size_t)TRN_MAX(b->n, 1) * sizeof *keep);
     int *stack = trn_xalloc((size_t)TRN_MAX(b->n, 1) * sizeof *stack), n = 0;
@@ -194,7 +193,7 @@ static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f, bool by
     trn_graph *b = key ? trn_map_gets(l->bodies, key) : NULL;
     if (!b) {
         TRN_TRY(trn_funclib__body(&b, l->g->lib, f, &l->growth));
-        b = without_dead_nodes(b, by_name);
+        b = trn_graph__without_dead_nodes(b, by_name);
         /* the new nodes keep pointing into the body's strings and attrs */
         trn_gstore__adopt(l->g->store, trn_gstore__ref(b->store));
         /* bodies with attrs are used once, but live as long as the others: they are freed together */

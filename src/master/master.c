@@ -12,26 +12,6 @@
 
 #define SECOND UINT64_C(1000000000)
 
-void trn_call_pb(trn_channel *ch, const char *path, const ProtobufCMessage *msg, uint64_t deadline_ns, bool wait_for_ready, trn_rpc **rpc, trn_rpc_done done,
-                 void *arg)
-{
-    trn_out_msg m = {0};
-    size_t n = protobuf_c_message_get_packed_size(msg);
-    if (n) {
-        trn_buf *b;
-        trn_err err = trn_pb_pack_buf(&b, msg);
-        if (err) {
-            if (rpc)
-                *rpc = NULL;
-            done(arg, err, NULL);
-            return;
-        }
-        trn_out_slice(&m, b, b->data, n);
-        trn_buf_unref(b);
-    }
-    trn_channel_call(rpc, ch, path, &m, &(trn_call_opts){.deadline_ns = deadline_ns, .wait_for_ready = wait_for_ready}, done, arg);
-}
-
 /* ---- session objects ------------------------------------------------------------------------------------------------ */
 
 trn_msession *trn_msession_ref(trn_msession *s)

@@ -3,6 +3,7 @@
 #define TRN_MASTER_INT_H
 
 #include "master/master.h"
+#include "worker/service.h"
 #include "worker/worker_int.h"
 
 struct trn_master {
@@ -124,8 +125,5 @@ static inline const char *const *trn_dup_names(trn_arena *a, const char *const *
         out[i] = trn_arena_strdup(a, v[i]);
     return out;
 }
-
-/* A call with a protobuf-c message to another task; done on the channel's loop. */
-void trn_call_pb(trn_channel *ch, const char *path, const ProtobufCMessage *msg, uint64_t deadline_ns, bool wait_for_ready, trn_rpc **rpc, trn_rpc_done done, void *arg);
 
 #endif

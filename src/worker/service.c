@@ -52,6 +52,26 @@ static void reply_sb(trn_call *call, trn_sb *s)
     trn_call_reply(call, TRN_OK, &m);
 }
 
+void trn_call_pb(trn_channel *ch, const char *path, const ProtobufCMessage *msg, uint64_t deadline_ns, bool wait_for_ready, trn_rpc **rpc, trn_rpc_done done,
+                 void *arg)
+{
+    trn_out_msg m = {0};
+    size_t n = protobuf_c_message_get_packed_size(msg);
+    if (n) {
+        trn_buf *b;
+        trn_err err = trn_pb_pack_buf(&b, msg);
+        if (err) {
+            if (rpc)
+                *rpc = NULL;
+            done(arg, err, NULL);
+            return;
+        }
+        trn_out_slice(&m, b, b->data, n);
+        trn_buf_unref(b);
+    }
+    trn_channel_call(rpc, ch, path, &m, &(trn_call_opts){.deadline_ns = deadline_ns, .wait_for_ready = wait_for_ready}, done, arg);
+}
+
 Tensorflow__DeviceAttributes *trn_device_to_pb(trn_arena *a, const trn_device *d)
 {
     Tensorflow__DeviceAttributes *pb = trn_arena_alloc(a, sizeof *pb);

@@ -165,6 +165,10 @@ typedef struct trn_iterator {
     trn_outs next; /* the tensors of the next element; OUT_OF_RANGE at the end */
 } trn_iterator;
 TRN_API trn_iterator *trn_iterator_new(trn_dataset *d);
+/* One that needs no init: the task makes the dataset, by the function that `fn` builds, when the first step asks for an element, and goes through it once.
+ * `init` is nothing. `fn` may make no use of tensors from outside: the dataset depends on constants alone. */
+typedef trn_dataset *(*trn_dataset_fn)(void *arg, trn_builder *b);
+TRN_API trn_iterator *trn_iterator_one_shot(trn_builder *b, trn_dataset_fn fn, void *arg);
 
 #ifdef __cplusplus
 }

@@ -254,6 +254,48 @@ TRN_API trn_out trn_regularize(trn_builder *b, trn_out w, float l1, float l2);
 /* The sum of "losses" and "regularization_losses". */
 TRN_API trn_out trn_total_loss(trn_builder *b);
 
+/* ---- losses over a sample of many classes: tf.nn.nce_loss, tf.nn.sampled_softmax_loss ------------------------------- */
+
+typedef enum trn_sampler {
+    TRN_SAMPLE_LOG_UNIFORM, /* for classes in the order of how frequent they are, the most frequent first */
+    TRN_SAMPLE_UNIFORM,
+    TRN_SAMPLE_LEARNED_UNIGRAM, /* by how often a class was among the labels so far */
+    TRN_SAMPLE_FIXED_UNIGRAM,   /* by counts from a file or an array */
+    TRN_SAMPLE_ALL,             /* every class, for tests: n_sampled must be their number */
+} trn_sampler;
+typedef struct trn_candidates_opts {
+    trn_sampler sampler;
+    bool repeated;      /* a class may be drawn more than once in a step */
+    trn_maybe_int seed;
+    /* Of TRN_SAMPLE_FIXED_UNIGRAM: one of the two */
+    const char *vocab_file; /* lines that end in a count behind a comma; read by the task that draws */
+    const float *unigrams;
+    int n_unigrams;
+    trn_maybe_float distortion; /* counts are raised to this power; 1 */
+    int n_reserved;             /* so many first classes are never drawn */
+    int shards, shard;          /* only classes i with i % shards == shard; 0: all */
+} trn_candidates_opts;
+/* What was drawn [n_sampled] (int64), and how often each label and each of the drawn is to be expected among so many. */
+typedef struct trn_candidates {
+    trn_out sampled, true_expected, sampled_expected;
+} trn_candidates;
+/* Classes drawn anew in each step, one set for the whole batch. labels: [batch, true classes per row]. */
+TRN_API trn_candidates trn_candidates_new(trn_builder *b, trn_out labels, int64_t n_sampled, int64_t n_classes, const trn_candidates_opts *opts);
+
+typedef struct trn_sampled_opts {
+    const trn_candidates *candidates; /* NULL: log-uniform, each once, */
+    trn_maybe_int seed;               /* with this seed */
+    trn_maybe_bool remove_hits;       /* candidates that are true classes of a row do not count for it: not with nce, yes with softmax */
+    bool div;                         /* pieces hold consecutive classes (TRN_DIV), as trn_partitioned_variable makes them; else TRN_MOD */
+} trn_sampled_opts;
+/* One loss per row. weights [classes, size] and biases [classes] may lie in pieces (trn_partitioned's parts): only the rows of labels and candidates are read,
+ * where the pieces are, and the gradient is sparse. labels: int32 or int64 [batch, true classes per row]; inputs: [batch, size]. For training only: to
+ * evaluate, compute all logits. */
+TRN_API trn_out trn_nce_loss(trn_builder *b, trn_variable *const *weights, int n_weights, trn_variable *const *biases, int n_biases, trn_out labels, trn_out inputs,
+                             int64_t n_sampled, int64_t n_classes, const trn_sampled_opts *opts);
+TRN_API trn_out trn_sampled_softmax_loss(trn_builder *b, trn_variable *const *weights, int n_weights, trn_variable *const *biases, int n_biases, trn_out labels,
+                                         trn_out inputs, int64_t n_sampled, int64_t n_classes, const trn_sampled_opts *opts);
+
 /* ---- metrics: tf.compat.v1.metrics --------------------------------------------------------------------------------- */
 
 /* `update` takes in one batch and gives the value with it; `value` is that of all batches since the local variables were initialised. */

@@ -82,6 +82,9 @@ TRN_API trn_out trn_cosine_decay(trn_builder *b, float lr, trn_variable *global_
 /* Each period t_mul times as long as the one before it and begun at m_mul of its rate; 2, 1, 0 are TensorFlow's defaults. */
 TRN_API trn_out trn_cosine_decay_restarts(trn_builder *b, float lr, trn_variable *global_step, double first_decay_steps, float t_mul, float m_mul, float alpha);
 TRN_API trn_out trn_linear_cosine_decay(trn_builder *b, float lr, trn_variable *global_step, double decay_steps, float num_periods, float alpha, float beta);
+/* The same with noise on its line: normal, of variance initial_variance / (1 + step)^variance_decay; 1, 0.55, 0.5, 0, 0.001 are TensorFlow's defaults. */
+TRN_API trn_out trn_noisy_linear_cosine_decay(trn_builder *b, float lr, trn_variable *global_step, double decay_steps, float initial_variance, float variance_decay,
+                                              float num_periods, float alpha, float beta);
 /* lr · (step + 1) / steps while that is less than lr. */
 TRN_API trn_out trn_warm_up(trn_builder *b, trn_out lr, trn_variable *global_step, double steps);
 

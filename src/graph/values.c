@@ -50,12 +50,13 @@ static const trn_shape *shape_at(const look *l, trn_edge e)
     return nd && l->shape[nd->id] && e.slot < nd->n.n_out ? &l->shape[nd->id][e.slot] : NULL;
 }
 
-static bool join(value *out, look *l, const trn_gnode *nd, int first, int n)
+/* Scalars (rank 0) or vectors, behind each other. */
+static bool join(value *out, look *l, const trn_gnode *nd, int n, int rank)
 {
     *out = (value){.rank = 1};
     for (int i = 0; i < n; i++) {
         value v;
-        if (!value_of(&v, l, nd->in[first + i]) || out->n + v.n > MAX_VALUES)
+        if (!value_of(&v, l, nd->in[i]) || v.rank != rank || out->n + v.n > MAX_VALUES)
             return false;
         for (int k = 0; k < v.n; k++) {
             out->v[out->n] = v.v[k];
@@ -148,13 +149,10 @@ static bool value_of(value *out, look *l, trn_edge e)
     }
     if (strcmp(op, "Identity") == 0 || strcmp(op, "StopGradient") == 0 || strcmp(op, "Cast") == 0)
         return value_of(out, l, nd->in[0]);
-    if (strcmp(op, "Pack") == 0) {
-        if (!join(out, l, nd, 0, nd->n.n_in))
-            return false;
-        return out->n == nd->n.n_in; /* of scalars */
-    }
+    if (strcmp(op, "Pack") == 0)
+        return join(out, l, nd, nd->n.n_in, 0); /* packed vectors, were they of one element, are a matrix */
     if (strcmp(op, "ConcatV2") == 0)
-        return join(out, l, nd, 0, nd->n.n_in - 1);
+        return join(out, l, nd, nd->n.n_in - 1, 1);
     if (strcmp(op, "StridedSlice") == 0)
         return strided_slice(out, l, nd);
     if (strcmp(op, "ExpandDims") == 0 || strcmp(op, "Squeeze") == 0) {

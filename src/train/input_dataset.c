@@ -362,15 +362,29 @@ trn_dataset *trn_dataset_zip(trn_dataset *const *sets, int n)
 
 /* ---- iterator ------------------------------------------------------------------------------------------------------ */
 
+static trn_iterator *iterator_new(trn_builder *b, int n)
+{
+    trn_iterator *it = trn_builder_alloc(b, sizeof *it);
+    *it = (trn_iterator){.handle = TRN_NONE, .init = TRN_NONE};
+    it->next.at = trn_builder_alloc(b, (size_t)(n ? n : 1) * sizeof *it->next.at);
+    for (int i = 0; i < n; i++)
+        it->next.at[i] = TRN_NONE;
+    it->next.n = n;
+    return it;
+}
+
+/* what: output_shapes, output_types */
+static void add_next(trn_iterator *it, trn_builder *b, const trn_attr what[2])
+{
+    trn_out next = trn_node_add(trn_named(b, "IteratorGetNext"), "IteratorGetNext", &it->handle, 1, what, 2);
+    for (int i = 0; i < it->next.n && trn_builder_ok(b); i++)
+        it->next.at[i] = trn_out_nth(next, i);
+}
+
 trn_iterator *trn_iterator_new(trn_dataset *d)
 {
     trn_builder *b = d->b;
-    trn_iterator *it = trn_builder_alloc(b, sizeof *it);
-    *it = (trn_iterator){.handle = TRN_NONE, .init = TRN_NONE};
-    it->next.at = trn_builder_alloc(b, (size_t)(d->n ? d->n : 1) * sizeof *it->next.at);
-    for (int i = 0; i < d->n; i++)
-        it->next.at[i] = TRN_NONE;
-    it->next.n = d->n;
+    trn_iterator *it = iterator_new(b, d->n);
     const char *name = trn_take_name(b, "IteratorV2");
     if (GONE(d))
         return it;
@@ -378,10 +392,44 @@ trn_iterator *trn_iterator_new(trn_dataset *d)
     it->handle = trn_node_add(trn_named(b, name), "IteratorV2", NULL, 0, what, 4);
     /* Reading is the iterator's work, so everything about it is where it is. */
     it->init = OP(trn_named(b, "MakeIterator"), "MakeIterator", d->variant, it->handle);
-    trn_out next = trn_node_add(trn_named(b, "IteratorGetNext"), "IteratorGetNext", &it->handle, 1, what, 2);
-    for (int i = 0; i < d->n && trn_builder_ok(b); i++)
-        it->next.at[i] = trn_out_nth(next, i);
+    add_next(it, b, what);
     if (trn_builder_ok(b))
         trn_collect(b, "table_initializer", trn_out_node(it->init));
+    return it;
+}
+
+typedef struct factory {
+    trn_dataset_fn fn;
+    void *arg;
+    trn_dataset *made;
+} factory;
+
+static void build_factory(void *arg, trn_builder *b, const trn_out *in, int n_in, trn_out *out, int n_out)
+{
+    factory *f = arg;
+    f->made = f->fn(f->arg, b);
+    if (f->made)
+        out[0] = f->made->variant;
+    if (trn_builder_ok(b) && !trn_out_is(out[0]))
+        BAD(b, "OneShotIterator: the function gave no dataset");
+}
+
+trn_iterator *trn_iterator_one_shot(trn_builder *b, trn_dataset_fn fn, void *arg)
+{
+    const char *name = trn_take_name(b, "OneShotIterator");
+    factory f = {.fn = fn, .arg = arg};
+    trn_function *made = trn_builder_ok(b) ? trn_function__of(b, "make_dataset", build_factory, &f, NULL, NULL, 0, 1) : NULL;
+    trn_iterator *it = iterator_new(b, made ? f.made->n : 0);
+    if (!made)
+        return it;
+    if (made->n_outside) {
+        BAD(b, "OneShotIterator: its dataset depends on '%s', which is outside of its function; use trn_iterator_new", trn_out_name(b, made->outside[0]));
+        return it;
+    }
+    trn_func_ref *ref = trn_builder_alloc(b, sizeof *ref);
+    ref->name = made->name;
+    trn_attr what[] = {shapes_attr(b, f.made->shapes, f.made->n), types_attr(b, "output_types", f.made->types, f.made->n), trn_at_func("dataset_factory", ref)};
+    it->handle = trn_node_add(trn_named(b, name), "OneShotIterator", NULL, 0, what, 3);
+    add_next(it, b, what);
     return it;
 }

@@ -138,7 +138,7 @@ trn_out trn_loss_hinge(trn_builder *b, trn_out labels, trn_out logits, const trn
 }
 
 /* max(x, 0) - x·z + log(1 + exp(-|x|)): no overflow for any x. */
-static trn_out sigmoid_entropy(trn_builder *b, trn_out z, trn_out x)
+trn_out trn_nn__sigmoid_entropy(trn_builder *b, trn_out z, trn_out x)
 {
     trn_dtype t = trn_out_dtype(b, x);
     trn_out zero = trn_const_num(b, t, 0), positive = OP(b, "GreaterEqual", x, zero);
@@ -157,7 +157,7 @@ trn_out trn_loss_sigmoid(trn_builder *b, trn_out labels, trn_out logits, const t
             labels = trn_nn__cast(b, labels, t);
             if (smooth > 0)
                 labels = OP(b, "AddV2", OP(b, "Mul", labels, trn_const_num(b, t, 1 - smooth)), trn_const_num(b, t, 0.5 * smooth));
-            y = weighted(b, sigmoid_entropy(b, labels, logits), o);
+            y = weighted(b, trn_nn__sigmoid_entropy(b, labels, logits), o);
         }
     return y;
 }

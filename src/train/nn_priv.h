@@ -33,6 +33,8 @@ double trn_nn__meant(float v);
 /* weights as floats that multiply `values` in place: rank 0 or that of values, one dimension more or less is mended. */
 trn_out trn_nn__weights(trn_builder *b, const char *what, trn_out weights, trn_out values);
 
+trn_out trn_nn__sigmoid_entropy(trn_builder *b, trn_out labels, trn_out logits); /* per element */
+
 /* A layer that is being built: its name scope is open. */
 typedef struct nn_layer {
     trn_builder *b;

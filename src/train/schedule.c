@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include <trainera/nn.h>
+
 #include "base/base.h"
 
 static trn_out f32(trn_builder *b, double v) { return trn_const_f32(b, (float)v); }
@@ -131,13 +133,29 @@ trn_out trn_cosine_decay_restarts(trn_builder *b, float lr, trn_variable *global
     return end(b, mul(b, trn_const_f32(b, lr), add(b, mul(b, trn_const_f32(b, 1 - alpha), wave), trn_const_f32(b, alpha))));
 }
 
+/* lr · ((alpha + line) · wave + beta), `done` being the part of the steps that is over */
+static trn_out linear_cosine(trn_builder *b, float lr, trn_out line, trn_out done, float num_periods, float alpha, float beta)
+{
+    trn_out wave = half_wave(b, mul(b, trn_const_f32(b, 2 * num_periods), done));
+    return mul(b, trn_const_f32(b, lr), add(b, mul(b, add(b, trn_const_f32(b, alpha), line), wave), trn_const_f32(b, beta)));
+}
+
 trn_out trn_linear_cosine_decay(trn_builder *b, float lr, trn_variable *global_step, double decay_steps, float num_periods, float alpha, float beta)
 {
     trn_out step = begin(b, "LinearCosineDecay", global_step, decay_steps);
     trn_out done = done_part(b, step, decay_steps);
-    trn_out line = sub(b, f32(b, 1), done);
-    trn_out wave = half_wave(b, mul(b, trn_const_f32(b, 2 * num_periods), done));
-    return end(b, mul(b, trn_const_f32(b, lr), add(b, mul(b, add(b, trn_const_f32(b, alpha), line), wave), trn_const_f32(b, beta))));
+    return end(b, linear_cosine(b, lr, sub(b, f32(b, 1), done), done, num_periods, alpha, beta));
+}
+
+trn_out trn_noisy_linear_cosine_decay(trn_builder *b, float lr, trn_variable *global_step, double decay_steps, float initial_variance, float variance_decay,
+                                      float num_periods, float alpha, float beta)
+{
+    trn_out step = begin(b, "NoisyLinearCosineDecay", global_step, decay_steps);
+    trn_out steps = f32(b, decay_steps), at = TRN_OP(b, NULL, "Minimum", step, steps);
+    trn_out variance = divide(b, trn_const_f32(b, initial_variance), TRN_OP(b, NULL, "Pow", add(b, f32(b, 1), at), trn_const_f32(b, variance_decay)));
+    trn_out noise = mul(b, trn_random_normal(b, TRN_FLOAT, trn_shape_scalar(), 0, 1, (trn_maybe_int){0}), TRN_OP(b, NULL, "Sqrt", variance));
+    trn_out line = add(b, divide(b, sub(b, steps, at), steps), noise);
+    return end(b, linear_cosine(b, lr, line, divide(b, at, steps), num_periods, alpha, beta));
 }
 
 trn_out trn_warm_up(trn_builder *b, trn_out lr, trn_variable *global_step, double steps)

@@ -90,11 +90,13 @@ def test_datasets(shared, tmp_path):
             "csv": tf2.data.experimental.CsvDataset(str(csv), [tf.int32, tf.string], header=True, select_cols=[0, 2]),
             "records": tf2.data.TFRecordDataset(str(records)),
             "lines": tf2.data.TextLineDataset(str(csv)).concatenate(tf2.data.TextLineDataset(str(csv))).cache(),
+            "one_shot": D.range(0, 30, 3).map(halve).shuffle(10, seed=2).batch(3),
         }
-        made = {k: tf.data.make_initializable_iterator(d) for k, d in sets.items()}
+        made = {k: tf.data.make_initializable_iterator(d) for k, d in sets.items() if k != "one_shot"}
+        made["one_shot"] = tf.data.make_one_shot_iterator(sets["one_shot"])
         nexts = {k: it.get_next() for k, it in made.items()}
         with tf.Session() as s:
-            want = {k: drain(s, it.initializer, nexts[k]) for k, it in made.items()}
+            want = {k: drain(s, it.initializer if k != "one_shot" else None, nexts[k]) for k, it in made.items()}
     assert [l.split()[1] for l in lines] == list(want)
     graph = tf.GraphDef.FromString((tmp_path / "g.pb").read_bytes())
     for target in (shared.target(), ""):
@@ -103,7 +105,7 @@ def test_datasets(shared, tmp_path):
             with tf.Session(target, graph=g) as s:
                 for line in lines:
                     _, label, init, *names = line.split()
-                    got = drain(s, init, tuple(names) if len(names) > 1 else names[0])
+                    got = drain(s, None if init == "none" else init, tuple(names) if len(names) > 1 else names[0])
                     assert len(got) == len(want[label]), label
                     for a, b in zip(got, want[label]):
                         for x, y in zip(a, b) if isinstance(b, tuple) else [(a, b)]:
@@ -111,7 +113,8 @@ def test_datasets(shared, tmp_path):
 
 
 def drain(s, init, fetch):
-    s.run(init)
+    if init is not None:
+        s.run(init)
     out = []
     try:
         while True:

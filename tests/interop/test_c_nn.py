@@ -32,6 +32,8 @@ FEEDS = {
     "ids4": np.array([0, 2, 1], np.int32),
     "words": R.randint(0, 20, (4, 5)).astype(np.int32),
     "lengths": np.array([2, 5], np.int32),
+    "true1": np.array([[0], [7], [49], [7]], np.int32),
+    "true2": np.array([[0, 1], [7, 30], [49, 2], [7, 7]], np.int64),
 }
 
 
@@ -176,7 +178,47 @@ def embedding():
     return out
 
 
-MODELS = [dense, conv, norm, dropout, inits, losses, metrics, rnn, embedding]
+def schedules():
+    t, gs = tf.train, tf.train.get_or_create_global_step()
+    return {
+        "exponential": t.exponential_decay(0.1, gs, 4, 0.5), "stairs": t.exponential_decay(0.1, gs, 2, 0.5, staircase=True), "natural": t.natural_exp_decay(0.1, gs, 4, 0.5),
+        "inverse": t.inverse_time_decay(0.1, gs, 2, 0.5, staircase=True), "piecewise": t.piecewise_constant(gs, [1, 20], [1.0, 0.5, 0.25]),
+        "polynomial": t.polynomial_decay(0.1, gs, 10, 0.01, 2), "cycle": t.polynomial_decay(0.1, gs, 2, 0.01, 0.5, cycle=True), "cosine": t.cosine_decay(0.1, gs, 10, 0.1),
+        "restarts": t.cosine_decay_restarts(0.1, gs, 2, 2.0, 0.5, 0.1), "linear_cosine": t.linear_cosine_decay(0.1, gs, 10, 0.5, 0.1, 0.001),
+        "noisy": t.noisy_linear_cosine_decay(0.1, gs, 10, 0.8, 0.55, 0.4, 0.1, 0.001), "noisy_late": t.noisy_linear_cosine_decay(0.1, gs, 2, 1.0, 0.7, 0.5, 0.0, 0.01),
+        "update": [gs.assign_add(3).op],
+    }
+
+
+def sampled():
+    normal, cut = tf.initializers.random_normal(0, 0.5), tf.fixed_size_partitioner
+    x, one, two, out = rows(), feed("true1", None, 1), feed("true2", None, 2), {}
+    w, b = tf.get_variable("w", [50, 6], initializer=normal), tf.get_variable("b", [50], initializer=normal)
+    pw, pb = tf.get_variable("pw", [50, 6], initializer=normal, partitioner=cut(3)), tf.get_variable("pb", [50], initializer=normal, partitioner=cut(2))
+
+    def add(label, loss, of):
+        out[label] = loss
+        for i, g in enumerate(tf.gradients(loss, of)):
+            out[f"{label}_g{i}"] = tf.convert_to_tensor(g)
+
+    whole, pieces, R = [x, w, b], [x, *pw, *pb], tf.random
+    add("nce", tf.nn.nce_loss(w, b, one, x, 8, 50), whole)
+    add("softmax", tf.nn.sampled_softmax_loss(w, b, two, x, 20, 50, num_true=2, seed=4), whole)
+    c = R.uniform_candidate_sampler(two, 2, 30, True, 50, seed=5)
+    add("nce_div", tf.nn.nce_loss(pw, pb, two, x, 30, 50, num_true=2, sampled_values=c, remove_accidental_hits=True, partition_strategy="div"), pieces)
+    long = tf.cast(one, tf.int64)
+    # nce_loss takes no seed.
+    c = R.log_uniform_candidate_sampler(long, 1, 5, True, 50, seed=6)
+    add("nce_mod", tf.nn.nce_loss(pw, pb, long, x, 5, 50, sampled_values=c), pieces)
+    c = R.learned_unigram_candidate_sampler(long, 1, 12, False, 50, seed=7)
+    add("softmax_div", tf.nn.sampled_softmax_loss(pw, pb, long, x, 12, 50, sampled_values=c, remove_accidental_hits=False, partition_strategy="div"), pieces)
+    out["drawn"], out["expected"], out["drawn_expected"] = R.fixed_unigram_candidate_sampler(two, 2, 9, True, 50, distortion=0.75, unigrams=list(range(50, 0, -1)), seed=8)
+    c = R.all_candidate_sampler(long, 1, 50, True)
+    add("all", tf.nn.sampled_softmax_loss(w, b, long, x, 50, 50, sampled_values=c), whole)
+    return out
+
+
+MODELS = [dense, conv, norm, dropout, inits, losses, metrics, rnn, embedding, schedules, sampled]
 
 
 def build_c(case, tmp_path):
@@ -291,7 +333,13 @@ def train_loop():
     return train_lstm()
 
 
-@pytest.mark.parametrize("model", [train_mlp, train_conv, train_norm, train_lstm, train_loop], ids=lambda m: m.__name__)
+def train_sampled():
+    w = tf.get_variable("w", [50, 6], initializer=tf.initializers.random_normal(0, 0.5))
+    b = tf.get_variable("b", [50], initializer=tf.initializers.zeros())
+    return tf.train.AdagradOptimizer(0.5), tf.reduce_mean(tf.nn.nce_loss(w, b, feed("true1", None, 1), tf.layers.dense(rows(), 6), 10, 50))
+
+
+@pytest.mark.parametrize("model", [train_mlp, train_conv, train_norm, train_lstm, train_loop, train_sampled], ids=lambda m: m.__name__)
 def test_same_loss_curve(shared, tmp_path, model):
     def curve(s, g, init, train, loss):
         s.run(init)

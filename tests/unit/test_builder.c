@@ -141,7 +141,11 @@ static void test_values(void **state)
     assert_string_equal(trn_shape_text(text, trn_out_shape(b, z)), "[?,56,?]");
     trn_out full = trn_node_add(b, "Reshape", (trn_out[]){trn_zeros(b, TRN_FLOAT, trn_shape_of(2, (int64_t)8, (int64_t)7)), trn_node_add(b, "Pack", (trn_out[]){rows, n}, 2, NULL, 0)}, 2, NULL, 0);
     assert_string_equal(trn_shape_text(text, trn_out_shape(b, full)), "[2,28]");
+    /* Packed vectors are a matrix, also when each has one element. */
+    trn_attr axis = trn_at_int("axis", 1);
+    trn_out pads = trn_node_add(b, "Pack", (trn_out[]){at[1], at[2]}, 2, &axis, 1), wide = trn_node_add(b, "Pad", (trn_out[]){trn_zeros(b, TRN_FLOAT, trn_shape_vector(5)), pads}, 2, NULL, 0);
     check(b);
+    trn_out_shape(b, wide);
     trn_builder_free(b);
 }
 

@@ -486,9 +486,10 @@ static void test_example(void **state)
 /* All values of the first tensor of an iterator, until it ends; -1 behind them. */
 static int drain(int64_t *out, int max, trn_session *s, trn_builder *b, trn_iterator *it)
 {
-    const char *init = trn_out_name(b, trn_out_node(it->init)), *next = trn_out_name(b, it->next.at[0]);
+    const char *init = trn_out_is(it->init) ? trn_out_name(b, trn_out_node(it->init)) : NULL, *next = trn_out_name(b, it->next.at[0]);
     ok(trn_session_extend_builder(s, b));
-    ok(trn_session_run(s, &(trn_run){.targets = &init, .n_targets = 1}));
+    if (init)
+        ok(trn_session_run(s, &(trn_run){.targets = &init, .n_targets = 1}));
     int n = 0;
     for (;;) {
         trn_tensor *t;
@@ -523,6 +524,17 @@ static trn_out is_even(void *arg, trn_builder *b, const trn_out *in)
 }
 
 static trn_out no_bool(void *arg, trn_builder *b, const trn_out *in) { return in[0]; }
+
+static trn_dataset *evens(void *arg, trn_builder *b)
+{
+    if (arg) { /* something from outside */
+        trn_dataset *d = trn_dataset_tensors(b, (const trn_out *)arg, 1);
+        return d;
+    }
+    return trn_dataset_filter(trn_dataset_range(b, 0, 7, 1), is_even, NULL);
+}
+
+static trn_dataset *no_set(void *arg, trn_builder *b) { return NULL; }
 
 static void test_datasets(void **state)
 {
@@ -576,6 +588,12 @@ static void test_datasets(void **state)
         ok(trn_record_writer_add(w, "abc", (size_t)i));
     ok(trn_record_writer_close(w));
     assert_int_equal(drain(first, 8, s, b, trn_iterator_new(trn_dataset_records(b, &path, 1, NULL))), 3);
+    /* No init, and over after one pass. */
+    it = trn_iterator_one_shot(b, evens, NULL);
+    assert_true(it->next.n == 1 && !trn_out_is(it->init));
+    assert_int_equal(drain(first, 8, s, b, it), 4);
+    assert_int_equal(first[3], 6);
+    assert_int_equal(drain(first, 8, s, b, it), 0);
     ok(trn_builder_check(b));
     trn_collection(&n, b, "table_initializer");
     assert_true(n > 10);
@@ -591,6 +609,15 @@ static void test_datasets(void **state)
     b = trn_builder_new();
     trn_dataset_filter(trn_dataset_range(b, 0, 3, 1), no_bool, NULL);
     fails(trn_builder_check(b), TRN_INVALID_ARGUMENT, "bool scalar");
+    trn_builder_free(b);
+    b = trn_builder_new();
+    trn_out outside = trn_placeholder(b, "fed", TRN_INT64, trn_shape_scalar());
+    trn_iterator_one_shot(b, evens, &outside);
+    fails(trn_builder_check(b), TRN_INVALID_ARGUMENT, "depends on 'fed:0', which is outside");
+    trn_builder_free(b);
+    b = trn_builder_new();
+    trn_iterator_one_shot(b, no_set, NULL);
+    fails(trn_builder_check(b), TRN_INVALID_ARGUMENT, "gave no dataset");
     trn_builder_free(b);
 }
 

@@ -480,6 +480,60 @@ static void test_losses(void **state)
     close_model(&m);
 }
 
+static void test_sampled(void **state)
+{
+    model m = open_model();
+    trn_builder *b = m.b;
+    trn_variable *w = trn_variable_new(b, "w", MAT(b, 3, 2, 1, 0, 0, 1, -1, 2), 0), *bias = trn_variable_new(b, "b", VEC(b, 0.5f, 0, -0.5f), 0);
+    trn_out x = MAT(b, 2, 2, 1, 2, -1, 0.5f), labels = trn_const(b, trn_tensor_from(TRN_INT32, 2, (int64_t[]){2, 1}, (int32_t[]){2, 0}));
+    /* All classes as candidates, hits left out: the whole softmax. */
+    trn_candidates all = trn_candidates_new(b, labels, 3, 3, &(trn_candidates_opts){.sampler = TRN_SAMPLE_ALL});
+    trn_out loss = trn_sampled_softmax_loss(b, &w, 1, &bias, 1, labels, x, 3, 3, &(trn_sampled_opts){.candidates = &all});
+    trn_out nce = trn_nce_loss(b, &w, 1, &bias, 1, labels, x, 3, 3, &(trn_sampled_opts){.candidates = &all});
+    trn_grad g[2];
+    trn_gradients(g, b, &loss, 1, TRN_OUTS(w->handle, bias->handle), NULL);
+    ok(trn_builder_check(b));
+    assert_true(trn_grad_is_sparse(g[0]) && trn_grad_is_sparse(g[1]));
+    has_shape(b, loss, "[2]");
+    run_op(&m, trn_variables_init(b, TRN_VARS_GLOBAL));
+    const double logit[2][3] = {{1.5, 2, 2.5}, {-0.5, 0.5, 1.5}};
+    float want[2], want_nce[2];
+    for (int i = 0; i < 2; i++) {
+        double sum = 0, t = logit[i][i ? 0 : 2], entropy = log1p(exp(-t)); /* of the label, and of every class as a candidate */
+        for (int k = 0; k < 3; k++) {
+            sum += exp(logit[i][k]);
+            entropy += log1p(exp(logit[i][k]));
+        }
+        want[i] = (float)(log(sum) - t);
+        want_nce[i] = (float)entropy;
+    }
+    is_floats(run(&m, loss), want, 2, 1e-5f);
+    is_floats(run(&m, nce), want_nce, 2, 1e-5f);
+    run_op(&m, trn_grad_dense(b, g[0]));
+    close_model(&m);
+
+#define WRONG(part, call)                                                                                              \
+    do {                                                                                                               \
+        b = trn_builder_new();                                                                                         \
+        w = trn_variable_new(b, "w", MAT(b, 3, 2, 1, 0, 0, 1, -1, 2), 0), bias = trn_variable_new(b, "b", VEC(b, 0, 0, 0), 0); \
+        x = MAT(b, 2, 2, 1, 2, -1, 0.5f), labels = trn_const(b, trn_tensor_from(TRN_INT32, 2, (int64_t[]){2, 1}, (int32_t[]){2, 0})); \
+        call;                                                                                                          \
+        fails(b, part);                                                                                                \
+    } while (0)
+    WRONG("candidates: labels must be int32 or int64 [batch, number of true classes] with a known number, not float [2,2]", trn_candidates_new(b, x, 2, 3, NULL));
+    WRONG("candidates: 4 candidates of 3 classes, each at most once", trn_candidates_new(b, labels, 4, 3, NULL));
+    WRONG("needs counts", trn_candidates_new(b, labels, 2, 3, &(trn_candidates_opts){.sampler = TRN_SAMPLE_FIXED_UNIGRAM}));
+    WRONG("nce_loss: labels must be", trn_nce_loss(b, &w, 1, &bias, 1, x, x, 2, 3, NULL));
+    WRONG("nce_loss: weights 'b' are [3] and inputs [2,2]", trn_nce_loss(b, &bias, 1, &bias, 1, labels, x, 2, 3, NULL));
+    WRONG("nce_loss: biases 'w' are [3,2]", trn_nce_loss(b, &w, 1, &w, 1, labels, x, 2, 3, NULL));
+    WRONG("sampled_softmax_loss: 0 pieces of weights", trn_sampled_softmax_loss(b, NULL, 0, &bias, 1, labels, x, 2, 3, NULL));
+    WRONG("2 candidates were drawn, not 3", {
+        trn_candidates c = trn_candidates_new(b, labels, 2, 3, NULL);
+        trn_sampled_softmax_loss(b, &w, 1, &bias, 1, labels, x, 3, 3, &(trn_sampled_opts){.candidates = &c});
+    });
+#undef WRONG
+}
+
 static void test_metrics(void **state)
 {
     model m = open_model();
@@ -537,7 +591,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),   cmocka_unit_test(test_errors),       cmocka_unit_test(test_conv),      cmocka_unit_test(test_batch_norm),
         cmocka_unit_test(test_dropout), cmocka_unit_test(test_seeds),        cmocka_unit_test(test_initialisers), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_losses),  cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn), cmocka_unit_test(test_rnn_loop),
+        cmocka_unit_test(test_losses),  cmocka_unit_test(test_sampled), cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn), cmocka_unit_test(test_rnn_loop),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -418,6 +418,7 @@ static void test_schedules(void **st)
         trn_cosine_decay_restarts(b, 0.1f, gs, 10, 2, 0.5f, 0.1f),
         trn_cosine_decay_restarts(b, 0.1f, gs, 10, 1, 0.5f, 0),
         trn_linear_cosine_decay(b, 0.1f, gs, 10, 0.5f, 0.1f, 0.001f),
+        trn_noisy_linear_cosine_decay(b, 0.1f, gs, 10, 0, 0.55f, 0.5f, 0.1f, 0.001f), /* no noise */
         trn_warm_up(b, trn_const_f32(b, 0.8f), gs, 10),
     };
     enum { N = sizeof lr / sizeof *lr };
@@ -439,7 +440,7 @@ static void test_schedules(void **st)
             0.1 * pow(0.5, p), 0.1 * pow(0.5, floor(p)), 0.1 * exp(-0.5 * p), 0.1 / (1 + 0.5 * floor(p)), t <= 5 ? 1 : t <= 20 ? 0.5 : 0.25,
             0.09 * pow(1 - part, 2) + 0.01, 0.09 * pow(1 - t / (10 * rounds), 2) + 0.01, 0.1 * (0.9 * 0.5 * (1 + cos(M_PI * part)) + 0.1),
             0.1 * (0.9 * pow(0.5, r2) * 0.5 * (1 + cos(M_PI * in2)) + 0.1), 0.1 * pow(0.5, floor(p)) * 0.5 * (1 + cos(M_PI * (p - floor(p)))),
-            0.1 * ((0.1 + 1 - part) * 0.5 * (1 + cos(M_PI * part)) + 0.001), 0.8 * fmin(1, (t + 1) / 10),
+            0.1 * ((0.1 + 1 - part) * 0.5 * (1 + cos(M_PI * part)) + 0.001), 0.1 * ((0.1 + 1 - part) * 0.5 * (1 + cos(M_PI * part)) + 0.001), 0.8 * fmin(1, (t + 1) / 10),
         };
         for (int k = 0; k < N; k++) {
             double got = (double)*(const float *)trn_tensor_data(out[k]);

@@ -70,16 +70,17 @@ static trn_err copy_array(const char *from, const char *to)
 
 static trn_builder *b;
 
-static void iterator(const char *label, trn_dataset *d)
+static void show(const char *label, const trn_iterator *it)
 {
-    trn_iterator *it = trn_iterator_new(d);
     if (!trn_builder_ok(b))
         return;
-    printf("iterator %s %s", label, trn_out_name(b, trn_out_node(it->init)));
+    printf("iterator %s %s", label, trn_out_is(it->init) ? trn_out_name(b, trn_out_node(it->init)) : "none");
     for (int i = 0; i < it->next.n; i++)
         printf(" %s", trn_out_name(b, it->next.at[i]));
     printf("\n");
 }
+
+static void iterator(const char *label, trn_dataset *d) { show(label, trn_iterator_new(d)); }
 
 static void halve(void *arg, trn_builder *builder, const trn_out *in, trn_out *out)
 {
@@ -88,6 +89,12 @@ static void halve(void *arg, trn_builder *builder, const trn_out *in, trn_out *o
 }
 
 static trn_out large(void *arg, trn_builder *builder, const trn_out *in) { return trn_op_greater(builder, in[0], trn_const_i64(builder, 6)); }
+
+static trn_dataset *squares(void *arg, trn_builder *builder)
+{
+    trn_dataset *d = trn_dataset_map(trn_dataset_range(builder, 0, *(const int64_t *)arg, 3), halve, NULL, 2, 0);
+    return trn_dataset_batch(trn_dataset_shuffle(d, 10, TRN_I(2)), 3, false);
+}
 
 static trn_err datasets(const char *path, const char *csv, const char *records)
 {
@@ -107,6 +114,7 @@ static trn_err datasets(const char *path, const char *csv, const char *records)
     iterator("csv", trn_dataset_csv(b, &csv, 1, (trn_dtype[]){TRN_INT32, TRN_STRING}, 2, (int64_t[]){0, 2}, &(trn_csv_opts){.header = true}));
     iterator("records", trn_dataset_records(b, &records, 1, NULL));
     iterator("lines", trn_dataset_cache(trn_dataset_concatenate(trn_dataset_lines(b, &csv, 1, NULL), trn_dataset_lines(b, &csv, 1, NULL))));
+    show("one_shot", trn_iterator_one_shot(b, squares, &(int64_t){30}));
     void *graph;
     size_t n;
     TRN_TRY(trn_builder_export(&graph, &n, b));

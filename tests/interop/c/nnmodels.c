@@ -257,6 +257,78 @@ static void train_rnn(bool loop)
     trains(trn_adagrad(b, trn_const_f32(b, 0.1f), 0.1f), trn_loss_sparse_softmax(b, ids, trn_dense(b, r.h, 3, NULL), NULL));
 }
 
+static void schedules(void)
+{
+    trn_variable *gs = trn_global_step(b);
+    out("exponential", trn_exponential_decay(b, 0.1f, gs, 4, 0.5f, false));
+    out("stairs", trn_exponential_decay(b, 0.1f, gs, 2, 0.5f, true));
+    out("natural", trn_natural_exp_decay(b, 0.1f, gs, 4, 0.5f, false));
+    out("inverse", trn_inverse_time_decay(b, 0.1f, gs, 2, 0.5f, true));
+    out("piecewise", trn_piecewise_constant(b, gs, (int64_t[]){1, 20}, (float[]){1, 0.5f, 0.25f}, 2));
+    out("polynomial", trn_polynomial_decay(b, 0.1f, gs, 10, 0.01f, 2, false));
+    out("cycle", trn_polynomial_decay(b, 0.1f, gs, 2, 0.01f, 0.5f, true));
+    out("cosine", trn_cosine_decay(b, 0.1f, gs, 10, 0.1f));
+    out("restarts", trn_cosine_decay_restarts(b, 0.1f, gs, 2, 2, 0.5f, 0.1f));
+    out("linear_cosine", trn_linear_cosine_decay(b, 0.1f, gs, 10, 0.5f, 0.1f, 0.001f));
+    out("noisy", trn_noisy_linear_cosine_decay(b, 0.1f, gs, 10, 0.8f, 0.55f, 0.4f, 0.1f, 0.001f));
+    out("noisy_late", trn_noisy_linear_cosine_decay(b, 0.1f, gs, 2, 1, 0.7f, 0.5f, 0, 0.01f));
+    trn_out add = trn_variable_assign_add(b, gs, trn_const_i64(b, 3));
+    printf("run update %s\n", trn_out_name(b, trn_out_node(add)));
+}
+
+static trn_out normal_piece(void *arg, trn_builder *builder, trn_dtype dtype, const trn_shape *shape, const trn_shape *full, const int64_t *offset)
+{
+    return trn_initial(builder, trn_init_normal(0, 0.5), dtype, *shape);
+}
+
+static void loss_and_gradients(const char *label, trn_out losses, const trn_out *xs, int n)
+{
+    char name[64];
+    trn_grad g[8];
+    trn_gradients(g, b, &losses, 1, xs, n, NULL);
+    out(label, losses);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s_g%d", label, i);
+        out(name, trn_grad_dense(b, g[i]));
+    }
+}
+
+/* Losses over samples of 50 classes, weights and biases whole and in pieces. */
+static void sampled(void)
+{
+    trn_out x = rows(), one = in("true1", TRN_INT32, 2, -1, 1, 0, 0), two = in("true2", TRN_INT64, 2, -1, 2, 0, 0);
+    trn_variable *w = trn_get_variable(b, "w", TRN_FLOAT, trn_shape_of(2, 50L, 6L), trn_init_normal(0, 0.5), 0), *bias = trn_get_variable(b, "b", TRN_FLOAT, trn_shape_vector(50), trn_init_normal(0, 0.5), 0);
+    trn_partitioned *pw = trn_partitioned_variable(b, "pw", TRN_FLOAT, trn_shape_of(2, 50L, 6L), trn_fixed_partitioner(3, 0), normal_piece, NULL, 0);
+    trn_partitioned *pb = trn_partitioned_variable(b, "pb", TRN_FLOAT, trn_shape_vector(50), trn_fixed_partitioner(2, 0), normal_piece, NULL, 0);
+    if (!trn_builder_ok(b))
+        return;
+    trn_out whole[] = {x, w->handle, bias->handle}, pieces[] = {x, pw->parts[0]->handle, pw->parts[1]->handle, pw->parts[2]->handle, pb->parts[0]->handle, pb->parts[1]->handle};
+    loss_and_gradients("nce", trn_nce_loss(b, &w, 1, &bias, 1, one, x, 8, 50, NULL), whole, 3);
+    loss_and_gradients("softmax", trn_sampled_softmax_loss(b, &w, 1, &bias, 1, two, x, 20, 50, &(trn_sampled_opts){.seed = TRN_I(4)}), whole, 3);
+    trn_candidates c = trn_candidates_new(b, two, 30, 50, &(trn_candidates_opts){.sampler = TRN_SAMPLE_UNIFORM, .seed = TRN_I(5)});
+    loss_and_gradients("nce_div", trn_nce_loss(b, pw->parts, 3, pb->parts, 2, two, x, 30, 50, &(trn_sampled_opts){.candidates = &c, .div = true, .remove_hits = TRN_B(true)}), pieces, 6);
+    loss_and_gradients("nce_mod", trn_nce_loss(b, pw->parts, 3, pb->parts, 2, one, x, 5, 50, &(trn_sampled_opts){.seed = TRN_I(6)}), pieces, 6);
+    c = trn_candidates_new(b, one, 12, 50, &(trn_candidates_opts){.sampler = TRN_SAMPLE_LEARNED_UNIGRAM, .repeated = true, .seed = TRN_I(7)});
+    loss_and_gradients("softmax_div", trn_sampled_softmax_loss(b, pw->parts, 3, pb->parts, 2, one, x, 12, 50, &(trn_sampled_opts){.candidates = &c, .div = true, .remove_hits = TRN_B(false)}), pieces, 6);
+    float counts[50];
+    for (int i = 0; i < 50; i++)
+        counts[i] = (float)(50 - i);
+    c = trn_candidates_new(b, two, 9, 50, &(trn_candidates_opts){.sampler = TRN_SAMPLE_FIXED_UNIGRAM, .unigrams = counts, .n_unigrams = 50, .distortion = TRN_F(0.75f), .seed = TRN_I(8)});
+    out("drawn", c.sampled);
+    out("expected", c.true_expected);
+    out("drawn_expected", c.sampled_expected);
+    c = trn_candidates_new(b, one, 50, 50, &(trn_candidates_opts){.sampler = TRN_SAMPLE_ALL});
+    loss_and_gradients("all", trn_sampled_softmax_loss(b, &w, 1, &bias, 1, one, x, 50, 50, &(trn_sampled_opts){.candidates = &c}), whole, 3);
+}
+
+static void train_sampled(void)
+{
+    trn_out x = rows(), labels = in("true1", TRN_INT32, 2, -1, 1, 0, 0);
+    trn_variable *w = trn_get_variable(b, "w", TRN_FLOAT, trn_shape_of(2, 50L, 6L), trn_init_normal(0, 0.5), 0), *bias = trn_get_variable(b, "b", TRN_FLOAT, trn_shape_vector(50), trn_init_zeros(), 0);
+    trn_out losses = trn_nce_loss(b, &w, 1, &bias, 1, labels, trn_dense(b, x, 6, NULL), 10, 50, NULL);
+    trains(trn_adagrad(b, trn_const_f32(b, 0.5f), 0.1f), trn_op_mean(b, losses, trn_const_i32(b, 0), NULL));
+}
+
 static void train_lstm(void) { train_rnn(false); }
 static void train_loop(void) { train_rnn(true); }
 
@@ -265,7 +337,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*build)(void);
-    } cases[] = {{"dense", dense}, {"conv", conv}, {"norm", norm}, {"dropout", dropout}, {"inits", inits}, {"losses", losses}, {"metrics", metrics}, {"rnn", rnn}, {"embedding", embedding},
+    } cases[] = {{"dense", dense}, {"conv", conv}, {"norm", norm}, {"dropout", dropout}, {"inits", inits}, {"losses", losses}, {"metrics", metrics}, {"rnn", rnn}, {"embedding", embedding}, {"schedules", schedules}, {"sampled", sampled}, {"train_sampled", train_sampled},
                  {"train_mlp", train_mlp}, {"train_conv", train_conv}, {"train_norm", train_norm}, {"train_lstm", train_lstm}, {"train_loop", train_loop}};
     if (argc != 3) {
         fprintf(stderr, "usage: nnmodels CASE OUT.pb\n");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/launch.h"
@@ -219,6 +220,36 @@ static trn_err in_slurm(launch_job *j)
 static bool stop_meeting(void *arg) { return launch_interrupted(); }
 static void say_meeting(void *arg, const char *line) { launch_say(arg, "%s", line); }
 
+/* The port of an earlier life of this task. Its server, if it is one, may need a moment to be gone. */
+static bool hold_again(launch_task *me, int port)
+{
+    int old = me->hold_fd;
+    for (int i = 0; i < 25 && !launch_interrupted(); i++) {
+        trn_err err = hold_port(me, &port);
+        if (!err) {
+            if (old >= 0)
+                close(old);
+            return true;
+        }
+        bool taken = trn_err_code(err) == TRN_ALREADY_EXISTS;
+        trn_err_free(err);
+        me->hold_fd = old;
+        if (!taken)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    }
+    return false;
+}
+
+static bool move_to(void *arg, int port)
+{
+    launch_job *j = arg;
+    for (int i = 0; i < j->n; i++)
+        if (j->tasks[i].mine)
+            return j->o->port_base <= 0 && hold_again(&j->tasks[i], port);
+    return false;
+}
+
 static trn_err meet(launch_job *j, int n, int self)
 {
     const launch_options *o = j->o;
@@ -230,17 +261,16 @@ static trn_err meet(launch_job *j, int n, int self)
         TRN_TRY(trn_iface_address(&host, o->interface));
     /* The port of an earlier life is tried first: the others may still know us by it. */
     int port = o->port_base > 0 ? (int)o->port_base + self : trn_meet_old_port(o->rendezvous, o->job_id, self, host);
-    trn_err err = hold_port(me, &port);
-    if (err && o->port_base <= 0 && port > 0) {
-        trn_err_free(err);
-        port = 0;
+    trn_err err = TRN_OK;
+    if (o->port_base > 0 || port == 0 || !hold_again(me, port)) {
+        port = o->port_base > 0 ? port : 0;
         err = hold_port(me, &port);
     }
     char *address = trn_address_join(host, port);
     free(host);
     if (!err)
         err = trn_meet_open(&j->meet, &(trn_meet_opts){.where = o->rendezvous, .job_id = o->job_id, .n_tasks = n, .index = self, .role = me->name, .address = address,
-                                                       .timeout_ns = (uint64_t)o->wait_timeout * 1000000000, .say = say_meeting, .stop = stop_meeting, .arg = j});
+                                                       .timeout_ns = (uint64_t)o->wait_timeout * 1000000000, .say = say_meeting, .stop = stop_meeting, .move = move_to, .arg = j});
     free(address);
     TRN_TRY(err);
     for (int i = 0; i < n; i++)

@@ -13,6 +13,9 @@
  *                     own nonce in it, so that a file of an earlier run is never believed, and all tasks believe the same one.
  * A task that is killed and started again takes its place once the dead one is recognised (at once on the same host, where its pid is seen to be gone),
  * on the same port if it can.
+ *
+ * Over TCP (meet_tcp.c) the same holds while the job runs: a task stays connected to the meeting point, and when that dies, another task of its machine,
+ * or the same one once it is started again, takes its place and learns from the others what all had agreed on.
  */
 #ifndef TRN_MEET_H
 #define TRN_MEET_H
@@ -32,6 +35,7 @@ typedef struct trn_meet_opts {
     /* A line for people; NULL: to the log. */
     void (*say)(void *arg, const char *line);
     bool (*stop)(void *arg); /* asked a few times a second; true: give up (CANCELLED) */
+    bool (*move)(void *arg, int port); /* the others know this task by another port of its address: true, it has that one now; NULL: never */
     void *arg;
 } trn_meet_opts;
 

@@ -65,6 +65,7 @@ typedef struct launch_task {
     bool mine;      /* started by this launcher */
     bool member;    /* in the cluster spec: the evaluator is not */
     bool server;    /* a native server, not the user's program */
+    int stand_in;   /* > 0: a server in the place of a program that has ended while others go on; how often it was tried */
     int listen_fd;  /* server: bound and listening, kept for restarts; -1 */
     int hold_fd;    /* program: keeps the port from others until the program takes it; -1 */
     /* running */
@@ -98,6 +99,7 @@ typedef struct launch_job {
 /* launch_cluster.c: fills tasks, spec, alone; binds the ports of our own. */
 trn_err launch_find_cluster(launch_job *j) TRN_MUST_USE;
 void launch_cluster_fini(launch_job *j);
+bool launch_listen(launch_task *t); /* at t's own address, on this machine; false: not now */
 
 int launch_interrupted(void); /* the signal that came before the keeper was there, or 0 */
 

@@ -39,6 +39,22 @@ static trn_err bind_server(launch_task *t, int *port)
     return TRN_OK;
 }
 
+bool launch_listen(launch_task *t)
+{
+    const char *colon = strrchr(t->address, ':');
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)atoi(colon ? colon + 1 : "0"))};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    if (fd < 0)
+        return false;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* hold_port's socket has it, too */
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, SOMAXCONN) != 0) {
+        close(fd);
+        return false;
+    }
+    t->listen_fd = fd;
+    return true;
+}
+
 /* A program binds its port itself, later. Until then a socket that is bound but does not listen keeps the kernel from giving the port to anybody who
  * asks for a free one, be it another launcher or an outgoing connection. The program can bind it all the same: for both sockets SO_REUSEADDR is set (gRPC
  * does so), and ours does not listen. On all addresses, as TensorFlow's servers bind all. */

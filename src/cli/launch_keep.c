@@ -16,7 +16,7 @@
 #include "cluster/meet.h"
 
 #define SECOND UINT64_C(1000000000)
-enum { BACKOFF_MAX_S = 30, STEADY_S = 60 };
+enum { BACKOFF_MAX_S = 30, STEADY_S = 60, STAND_IN_TRIES = 40 };
 
 /* ---- sweeping ---------------------------------------------------------------------------------------------------- */
 
@@ -223,6 +223,31 @@ static void restart_later(keeper *k, launch_task *t, const char *how)
                wait ? " in " : "", (unsigned long long)wait, wait ? " s" : "");
 }
 
+/* A session of TensorFlow's waits until every task of its cluster answers, and one that a slower worker opens after a faster one has ended waits for ever
+ * (tensorflow#13337). So a small server takes the place of a program that is done, until all are. */
+static void stand_in(keeper *k, launch_task *t)
+{
+    bool others = false;
+    for (int i = 0; i < k->j->n; i++)
+        others |= k->j->tasks[i].mine && k->j->tasks[i].member && !k->j->tasks[i].server && k->j->tasks[i].state != LAUNCH_ENDED;
+    if (!k->j->alone || !t->member || t->server || k->phase != RUN || !others)
+        return;
+    TRN_DEBUG("launch", "a server stands in for %s until the others have ended", t->name);
+    t->server = true;
+    t->stand_in = 1;
+    t->state = LAUNCH_WAITING;
+    t->start_at = trn_now_ns();
+}
+
+/* It could not have the port, which something of the program may still be letting go of, or was killed: it is a help, not a member whose end matters. */
+static void stand_in_ended(keeper *k, launch_task *t)
+{
+    if (t->told || k->phase != RUN || t->stand_in++ >= STAND_IN_TRIES)
+        return;
+    t->state = LAUNCH_WAITING;
+    t->start_at = trn_now_ns() + SECOND / 4;
+}
+
 static void ended(keeper *k, launch_task *t, int status)
 {
     launch_job *j = k->j;
@@ -232,6 +257,10 @@ static void ended(keeper *k, launch_task *t, int status)
     kill_leftovers(j, t);
     t->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     t->state = LAUNCH_ENDED;
+    if (t->stand_in) {
+        stand_in_ended(k, t);
+        return;
+    }
     char how[128];
     describe(how, sizeof how, status);
     if (t->told) {
@@ -247,6 +276,7 @@ static void ended(keeper *k, launch_task *t, int status)
             launch_say(j, "chief/0 is done: ending the others");
             end_programs(k);
         }
+        stand_in(k, t);
         return;
     }
     if (k->phase == RUN && t->restarts < j->o->max_restarts) {
@@ -260,6 +290,7 @@ static void ended(keeper *k, launch_task *t, int status)
                k->phase != RUN || !others ? "" : go_on ? "; the others go on (--keep-going)" : "; ending the others");
     if (!go_on && k->phase == RUN)
         end_programs(k);
+    stand_in(k, t);
 }
 
 static void reap(keeper *k)
@@ -339,8 +370,17 @@ static int advance(keeper *k)
             next = TRN_MIN(next, t->start_at);
             continue;
         }
+        if (t->stand_in && t->listen_fd < 0 && !launch_listen(t)) {
+            t->state = LAUNCH_ENDED;
+            stand_in_ended(k, t);
+            next = TRN_MIN(next, t->start_at);
+            continue;
+        }
         trn_err err = launch_start(j, t, &k->mask);
-        if (err) {
+        if (err && t->stand_in) {
+            trn_err_free(err);
+            t->state = LAUNCH_ENDED;
+        } else if (err) {
             launch_say(j, "%s", trn_err_msg(err));
             trn_err_free(err);
             t->state = LAUNCH_ENDED;

@@ -184,14 +184,14 @@ static words server_command(const launch_job *j, const launch_task *t, int lifel
     if (t->listen_fd >= 0)
         add(&w, trn_xasprintf("--listen-fd=%d", t->listen_fd));
     add(&w, trn_xasprintf("--lifeline-fd=%d", lifeline));
-    add(&w, trn_xasprintf("--log-level=%s", o->log_level ? o->log_level : j->alone ? "warn" : "info"));
+    add(&w, trn_xasprintf("--log-level=%s", o->log_level ? o->log_level : t->stand_in ? "error" : j->alone ? "warn" : "info"));
     if (o->intra >= 0)
         add(&w, trn_xasprintf("--intra_op_parallelism_threads=%lld", (long long)o->intra));
     if (o->inter >= 0)
         add(&w, trn_xasprintf("--inter_op_parallelism_threads=%lld", (long long)o->inter));
     for (int i = 0; i < o->allow_paths.n; i++)
         add(&w, trn_xasprintf("--allow-path=%s", o->allow_paths.v[i]));
-    if (o->done_queue) {
+    if (o->done_queue && !t->stand_in) {
         add(&w, trn_xasprintf("--done-queue=%s", o->done_queue));
         if (o->done_count > 0)
             add(&w, trn_xasprintf("--done-count=%lld", (long long)o->done_count));

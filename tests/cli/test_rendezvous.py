@@ -19,15 +19,22 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_launch import BIN, PATIENCE, Case, cmdline, processes, until  # noqa: E402
+from test_launch import BIN, PATIENCE, Case, cmdline, listens, processes, until  # noqa: E402
 
 TASKS = int(os.environ.get("TRAINERA_MEET_TASKS", "32"))
 
 
+HELD = []
+EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that the kernel gives to nobody else until we end: bound, but not listening, so that a task can have it (as launch_cluster.c does it)."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    HELD.append(s)
+    return s.getsockname()[1]
 
 
 def get(address, path):
@@ -167,9 +174,10 @@ class Tcp(Meet):
         self.assertEqual(self.spec(logs[0]), self.spec(logs[1]))
 
     def test_the_meeting_point_dies_before_all_have_met(self):
-        where = f"tcp://127.0.0.1:{free_port()}"
+        port = free_port()
+        where = f"tcp://127.0.0.1:{port}"
         first = self.task(1, where=where)
-        until(lambda: "meeting point" in first.log.read_text(), 10)
+        self.assertTrue(until(lambda: listens(port), 60))
         second = self.task(2, where=where)
         time.sleep(0.5)
         first.kill()
@@ -191,16 +199,42 @@ class Tcp(Meet):
         a.terminate()
         self.wait(a, 143)
 
+    PROGRAM = ("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}; until test -e go; do sleep 0.1; done")
+
+    def comes_back(self, victim):
+        """Whoever is killed and started again at once, while what it had started is still ending, finds its place and its port."""
+        port = free_port()
+        where = f"tcp://127.0.0.1:{port}"
+        ps = [self.task(0, where=where, program=self.PROGRAM)]
+        self.assertTrue(until(lambda: listens(port), 60), ps[0].log.read_text())
+        ps += [self.task(i, where=where, program=self.PROGRAM) for i in (1, 2)]
+        for p in ps[1:]:
+            self.assertTrue(until(lambda: "spec {" in p.log.read_text(), 60), p.log.read_text())
+        self.assertTrue(until(lambda: "serving" in ps[0].log.read_text(), 60), ps[0].log.read_text())
+        before = self.spec(ps[1].log.read_text())
+        ps[victim].kill()
+        ps[victim].wait()
+        ps[victim] = self.task(victim, where=where, program=self.PROGRAM, name="again")
+        mark = "serving" if victim == 0 else "spec {"
+        self.assertTrue(until(lambda: mark in ps[victim].log.read_text(), 60), ps[victim].log.read_text())
+        self.assertEqual(json.loads(re.search(r"cluster (\{.*\})", ps[victim].log.read_text())[1]), before)
+        (self.dir / "go").touch()
+        for p in ps:
+            self.wait(p)
+
     def test_a_killed_worker_comes_back(self):
+        self.comes_back(2)
+
+    def test_a_killed_ps_that_was_the_meeting_point_comes_back(self):
+        self.comes_back(0)
+
+    def test_the_same_task_twice(self):
         where = f"tcp://127.0.0.1:{free_port()}"
-        program = ("sh", "-c", "echo spec '{cluster_spec}' {job_name} {task_index}; until test -e go; do sleep 0.1; done")
-        ps = [self.task(i, where=where, program=program) for i in range(3)]
-        until(lambda: "spec" in ps[2].log.read_text())
-        ps[2].kill()
-        ps[2].wait()
-        until(lambda: len([p for p in processes(self.mark)]) < 9, 3)
-        ps[2] = self.task(2, where=where, program=program, name="again")
-        until(lambda: "spec" in ps[2].log.read_text())
+        ps = [self.task(i, where=where, program=self.PROGRAM) for i in range(3)]
+        self.assertTrue(until(lambda: all("spec {" in p.log.read_text() for p in ps[1:]), 60))
+        twice = [self.task(i, where=where, name=f"twice.{i}") for i in (1, 2)]
+        for p in twice:
+            self.assertIn("runs already: pid", self.wait(p, 1))
         (self.dir / "go").touch()
         for p in ps:
             self.wait(p)
@@ -236,6 +270,25 @@ class Known(Meet):
         log = self.wait(self.known("worker", 0, spec, "--wait-timeout", "9", program=("sleep", "60")), 3)
         self.assertRegex(log, rf"worker/0 waits for ps/0 at 127\.0\.0\.1:{port} since \d+ s: .*[Cc]onnection refused.*; trying again every 2 s; giving up in")
         self.assertRegex(log, r"ending: ps/0 at 127\.0\.0\.1:\d+ was not there for \d+ s")
+
+    def test_a3_a_worker_knows_what_the_chief_still_has_to_do(self):
+        """It names the variables and their ps, and goes on when the chief is done, without a nap of half a minute."""
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        logs, procs = {}, {}
+        for who in ("worker/1", "ps/0", "worker/0"):
+            job, index = who.split("/")
+            logs[who] = self.dir / who.replace("/", "-")
+            with open(logs[who], "wb") as f:
+                procs[who] = subprocess.Popen([EXAMPLES / "trainer", f"--ps_hosts={spec['ps'][0]}", f"--worker_hosts={','.join(spec['worker'])}", f"--job_name={job}",
+                                               f"--task_index={index}", "--steps=50"], cwd=self.dir, env={**self.env, "TRAINERA_LOG": "info"}, stdout=f, stderr=f)
+            self.procs.append(procs[who])
+            if who == "ps/0":
+                self.assertTrue(until(lambda: "waiting for the chief" in logs["worker/1"].read_text(), 60), logs["worker/1"].read_text())
+        self.assertRegex(logs["worker/1"].read_text(),
+                         r"waiting for the chief for \d+ s: it has not yet initialised \d+ variables: .*global_step.* on /job:ps/task:0.*; goes on as soon as it has")
+        for who, p in procs.items():
+            self.assertEqual(p.wait(60), 0, logs[who].read_text())
+        self.assertIn("the chief has initialised everything", logs["worker/1"].read_text())
 
     def test_a6_a_refused_worker_tries_again_in_peace_and_gives_up(self):
         """Somebody accepts and hangs up: no tight loop, and an end."""

@@ -23,6 +23,10 @@ static const cli_flag flags[] = {
     {"end-with-chief", NULL, "When the chief ends with 0 the job is done: workers that only serve are ended.", CLI_BOOL, ROW(end_with_chief)},
     {"grace", "SECONDS", "From SIGTERM to SIGKILL when the job is ended; 4 when left out.", CLI_INT, ROW(grace), 0, 86400},
     {"log-dir", "DIR", "Where each task's output is kept, as worker-1.log; trainera-logs/TIME-PID when left out, none when empty.", CLI_TEXT, ROW(log_dir)},
+    {"terminal", "TASK",
+     "This task, say worker/0, has the terminal to itself, as if it were started alone: a progress bar or a debugger works. The other programs' lines go to "
+     "their logs only, and the last ones of a program that fails are shown.",
+     CLI_TEXT, ROW(terminal)},
     {"color", "WHEN", "Coloured task names: auto, always or never.", CLI_TEXT, ROW(color)},
     {"log-level", "LEVEL", "Of the native servers: debug, info, warn, error or off; warn when left out.", CLI_TEXT, ROW(log_level)},
     {"intra_op_parallelism_threads", "N", "For every native server, see trainera help serve.", CLI_INT, ROW(intra), 0, 4096},
@@ -58,6 +62,20 @@ static void on_interrupt(int sig) { interrupted = sig; }
 
 int launch_interrupted(void) { return interrupted; }
 
+static trn_err give_terminal(launch_job *j)
+{
+    if (!j->o->terminal)
+        return TRN_OK;
+    bool found = false;
+    for (int i = 0; i < j->n; i++)
+        if (strcmp(j->tasks[i].name, j->o->terminal) == 0) {
+            found = true;
+            j->tasks[i].terminal = j->tasks[i].mine;
+        }
+    j->quiet = true;
+    return found ? TRN_OK : trn_errorf(TRN_INVALID_ARGUMENT, "--terminal=%s: the job has no such task; %s is one", j->o->terminal, j->tasks[j->n - 1].name);
+}
+
 static trn_err prepare(launch_job *j)
 {
     /* Until the keeper is there a signal only has to be remembered: waits look at it, and what was announced is taken back. */
@@ -66,6 +84,7 @@ static trn_err prepare(launch_job *j)
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
     TRN_TRY(launch_find_cluster(j));
+    TRN_TRY(give_terminal(j));
     TRN_TRY(launch_log_open(j));
     if (j->o->native_workers)
         TRN_TRY(launch_py_write(&j->py_dir));
@@ -75,6 +94,11 @@ static trn_err prepare(launch_job *j)
 static void introduce(const launch_job *j)
 {
     launch_say(j, "cluster %s", j->spec);
+    for (int i = 0; j->alone && i < j->n; i++)
+        if (j->tasks[i].server) {
+            launch_say(j, "http://%s/ shows the job while it runs", j->tasks[i].address);
+            break;
+        }
     if (j->log_dir)
         launch_say(j, "logs in %s", j->log_dir);
 }
@@ -134,6 +158,7 @@ const cli_command cli_launch = {
         "  trainera launch --chief --workers 2 -- python estimator.py         everything from TF_CONFIG\n"
         "  trainera launch --native-workers -- python trainer.py              workers' sessions run on Trainera, too\n"
         "  trainera launch --max-restarts 3 -- ./my_c_trainer                 a dead worker is started again\n"
+        "  trainera launch --terminal worker/0 -- ./my_c_trainer              worker 0 has the terminal: progress bar, debugger\n"
         "\n"
         "On a cluster start one launcher per task, all with the same flags:\n"
         "  srun -n 8 trainera launch --ps 2 -- python trainer.py …            Slurm: addresses from the step's variables\n"

@@ -31,6 +31,7 @@ typedef struct launch_options {
     bool chief, evaluator, native_workers, keep_going, end_with_chief;
     int64_t max_restarts, grace, wait_timeout, peer_timeout;
     const char *log_dir, *color, *log_level;
+    const char *terminal; /* the name of the task that has it; NULL: none */
     int64_t intra, inter;
     cli_list allow_paths;
     const char *done_queue;
@@ -77,6 +78,8 @@ typedef struct launch_task {
     bool told;      /* to end */
     launch_stream out[2];
     int log_fd;
+    bool terminal;  /* it has the launcher's own stdin, stdout and stderr */
+    trn_sb tail;    /* its last lines, for when it fails, if they are not shown as they come */
 } launch_task;
 
 typedef struct launch_job {
@@ -91,6 +94,8 @@ typedef struct launch_job {
     char *py_dir;   /* what goes on PYTHONPATH, or NULL */
     char *log_dir;  /* or NULL */
     bool color;
+    bool quiet;     /* one task has the terminal: programs' lines go to their logs only */
+    pid_t group;    /* the front's process group, the terminal's foreground one */
     int name_width;
     struct trn_meet *meet;           /* where the tasks met, until the end; or NULL */
     struct launch_report *report;    /* tells the ps how we are; or NULL */
@@ -111,6 +116,7 @@ char *launch_fill(const launch_job *j, const launch_task *t, const char *word); 
 trn_err launch_log_open(launch_job *j) TRN_MUST_USE;
 bool launch_log_read(launch_job *j, launch_task *t, launch_stream *s); /* false: the stream has ended */
 void launch_log_end(launch_job *j, launch_task *t);                    /* what is left, then closes */
+void launch_log_tail(launch_job *j, launch_task *t);                   /* it has failed: its last lines, if they were not shown */
 /* A line of the launcher itself: "launch   | …". */
 void launch_say(const launch_job *j, const char *fmt, ...) TRN_PRINTF(2, 3);
 

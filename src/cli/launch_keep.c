@@ -16,7 +16,7 @@
 #include "cluster/meet.h"
 
 #define SECOND UINT64_C(1000000000)
-enum { BACKOFF_MAX_S = 30, STEADY_S = 60, STAND_IN_TRIES = 40 };
+enum { BACKOFF_MAX_S = 30, STEADY_S = 60, STAND_IN_TRIES = 40, FROM_TERMINAL = 1 };
 
 /* ---- sweeping ---------------------------------------------------------------------------------------------------- */
 
@@ -139,6 +139,7 @@ typedef struct keeper {
     uint64_t grace;     /* for all phases of ending together */
     int n_signals;
     bool abandoned;     /* the front is gone */
+    bool typed;         /* Ctrl-C: the task that has the terminal has had it, too */
 } keeper;
 
 static int alive(const keeper *k, bool servers)
@@ -159,6 +160,13 @@ static bool any_program(const keeper *k)
     return false;
 }
 
+/* A task is a process group of its own, but for the one that has the terminal: it is in the foreground group with the front, where it can read, and where
+ * Ctrl-C reaches it. What that one leaves behind is found by kill_leftovers. */
+static void signal_task(const launch_task *t, int sig)
+{
+    kill(t->terminal ? t->pid : -t->pid, sig);
+}
+
 static void signal_tasks(keeper *k, bool servers, int sig)
 {
     for (int i = 0; i < k->j->n; i++) {
@@ -170,7 +178,8 @@ static void signal_tasks(keeper *k, bool servers, int sig)
         if (t->state != LAUNCH_RUNNING)
             continue;
         t->told = true;
-        kill(-t->pid, sig);
+        if (!(t->terminal && k->typed && sig == SIGTERM)) /* it saves what it has, perhaps; until the SIGKILL it may */
+            signal_task(t, sig);
     }
 }
 
@@ -234,6 +243,7 @@ static void stand_in(keeper *k, launch_task *t)
         return;
     TRN_DEBUG("launch", "a server stands in for %s until the others have ended", t->name);
     t->server = true;
+    t->terminal = false;
     t->stand_in = 1;
     t->state = LAUNCH_WAITING;
     t->start_at = trn_now_ns();
@@ -251,7 +261,8 @@ static void stand_in_ended(keeper *k, launch_task *t)
 static void ended(keeper *k, launch_task *t, int status)
 {
     launch_job *j = k->j;
-    kill(-t->pid, SIGKILL); /* the rest of its group */
+    if (!t->terminal)
+        kill(-t->pid, SIGKILL); /* the rest of its group */
     launch_log_end(j, t);
     t->pid = 0;
     kill_leftovers(j, t);
@@ -279,6 +290,7 @@ static void ended(keeper *k, launch_task *t, int status)
         stand_in(k, t);
         return;
     }
+    launch_log_tail(j, t);
     if (k->phase == RUN && t->restarts < j->o->max_restarts) {
         restart_later(k, t, how);
         return;
@@ -313,6 +325,7 @@ static void on_signal(keeper *k)
             continue;
         }
         fail(k, 128 + (int)info.ssi_signo);
+        k->typed |= info.ssi_code == SI_QUEUE && info.ssi_int == FROM_TERMINAL;
         if (++k->n_signals == 1) {
             launch_say(k->j, "%s: ending everything", info.ssi_signo == SIGINT ? "Ctrl-C" : sigdescr_np((int)info.ssi_signo));
             end_programs(k);
@@ -487,6 +500,8 @@ static int wait_for(pid_t keeper_pid, const sigset_t *watched)
             for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
                 if (pid == keeper_pid)
                     return status;
+        } else if (sig > 0 && info.si_code == SI_KERNEL) {
+            sigqueue(keeper_pid, sig, (union sigval){.sival_int = FROM_TERMINAL});
         } else if (sig > 0) {
             kill(keeper_pid, sig);
         }
@@ -512,6 +527,7 @@ int launch_run(launch_job *j)
         return cli_fail(trn_err_errno(errno, "cannot make a pipe"), CLI_FAILED);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     fflush(stdout);
+    j->group = getpgrp();
     pid_t pid = fork();
     if (pid < 0)
         return cli_fail(trn_err_errno(errno, "fork"), CLI_FAILED);

@@ -10,6 +10,7 @@
 #include "cli/launch.h"
 
 enum { MAX_LINE = 16 << 10 }; /* longer ones are cut in pieces */
+enum { TAIL_BYTES = 32 << 10, TAIL_LINES = 20 };
 
 static void put(int fd, const char *p, size_t n)
 {
@@ -38,6 +39,8 @@ static void prefix(trn_sb *out, const launch_job *j, const char *name, int n_col
 void launch_say(const launch_job *j, const char *fmt, ...)
 {
     trn_sb line = {0};
+    if (j->quiet && isatty(2))
+        trn_sb_adds(&line, "\r\033[K"); /* over a progress bar, which draws itself again */
     prefix(&line, j, "launch", -1);
     va_list ap;
     va_start(ap, fmt);
@@ -48,14 +51,49 @@ void launch_say(const launch_job *j, const char *fmt, ...)
     trn_sb_fini(&line);
 }
 
-static void emit(launch_job *j, launch_task *t, int to, const char *p, size_t n)
+static void keep_tail(launch_task *t, const char *p, size_t n)
+{
+    if (t->tail.n + n + 1 > TAIL_BYTES) {
+        size_t drop = TRN_MIN(t->tail.n, TRN_MAX(n + 1, (size_t)TAIL_BYTES / 2));
+        const char *nl = drop < t->tail.n ? memchr(t->tail.p + drop, '\n', t->tail.n - drop) : NULL;
+        drop = nl ? (size_t)(nl - t->tail.p) + 1 : t->tail.n;
+        memmove(t->tail.p, t->tail.p + drop, t->tail.n - drop);
+        t->tail.n -= drop;
+    }
+    trn_sb_add(&t->tail, p, n);
+    trn_sb_adds(&t->tail, "\n");
+}
+
+static void show(launch_job *j, launch_task *t, int to, const char *p, size_t n)
 {
     trn_sb line = {0};
+    if (j->quiet && isatty(to))
+        trn_sb_adds(&line, "\r\033[K");
     prefix(&line, j, t->name, (int)(t - j->tasks));
     trn_sb_add(&line, p, n);
     trn_sb_adds(&line, "\n");
     put(to, line.p, line.n);
     trn_sb_fini(&line);
+}
+
+static void emit(launch_job *j, launch_task *t, int to, const char *p, size_t n)
+{
+    if (j->quiet && !t->server)
+        keep_tail(t, p, n);
+    else
+        show(j, t, to, p, n);
+}
+
+void launch_log_tail(launch_job *j, launch_task *t)
+{
+    const char *end = t->tail.p + t->tail.n, *p = end;
+    if (t->tail.n == 0)
+        return;
+    for (int lines = 0; p > t->tail.p && (p[-1] != '\n' || lines++ < TAIL_LINES);)
+        p--;
+    for (const char *nl; p < end && (nl = memchr(p, '\n', (size_t)(end - p))); p = nl + 1)
+        show(j, t, 2, p, (size_t)(nl - p));
+    t->tail.n = 0;
 }
 
 bool launch_log_read(launch_job *j, launch_task *t, launch_stream *s)
@@ -152,7 +190,7 @@ trn_err launch_log_open(launch_job *j)
     TRN_TRY(make_folders(j->log_dir));
     for (int i = 0; i < j->n; i++) {
         launch_task *t = &j->tasks[i];
-        if (!t->mine)
+        if (!t->mine || t->terminal)
             continue;
         char *path = trn_xasprintf("%s/%s-%d.log", j->log_dir, t->job, t->index);
         t->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

@@ -236,7 +236,7 @@ typedef struct child {
     const char *file; /* NULL: ourselves */
     int in, out, err;
     int keep[2];      /* descriptors that it inherits; -1 */
-    pid_t parent;
+    pid_t parent, group; /* group 0: a new one */
     const sigset_t *mask;
 } child;
 
@@ -246,7 +246,7 @@ static _Noreturn void become(const child *c)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != c->parent)
         _exit(CLI_FAILED);
-    setpgid(0, 0); /* Ctrl-C reaches the front only */
+    setpgid(0, c->group); /* a new one: Ctrl-C reaches the front only */
     signal(SIGTTOU, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     sigset_t mask = *c->mask;
@@ -285,9 +285,14 @@ trn_err launch_start(launch_job *j, launch_task *t, const void *signal_mask)
         (null = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) {
         e = trn_err_errno(errno, "cannot make the pipes of %s", t->name);
     } else {
+        if (t->terminal) {
+            close(null);
+            null = -1;
+        }
         words env = environment(j, t);
         words argv = t->server ? server_command(j, t, life[0]) : user_command(j, t);
-        child c = {.argv = argv.v, .env = env.v, .file = t->server ? NULL : argv.v[0], .in = null, .out = out[1], .err = err[1],
+        child c = {.argv = argv.v, .env = env.v, .file = t->server ? NULL : argv.v[0], .in = t->terminal ? 0 : null, .out = t->terminal ? 1 : out[1],
+                   .err = t->terminal ? 2 : err[1], .group = t->terminal ? j->group : 0,
                    .keep = {t->server ? t->listen_fd : -1, t->server ? life[0] : -1}, .parent = getpid(), .mask = signal_mask};
         /* A server takes its signals from a queue: one that comes before it is up must wait there, not end it. */
         sigset_t blocked = *(const sigset_t *)signal_mask;
@@ -301,7 +306,8 @@ trn_err launch_start(launch_job *j, launch_task *t, const void *signal_mask)
         if (pid < 0) {
             e = trn_err_errno(errno, "cannot start %s", t->name);
         } else {
-            setpgid(pid, pid); /* whoever is first */
+            if (!t->terminal)
+                setpgid(pid, pid); /* whoever is first */
             t->pid = pid;
             t->state = LAUNCH_RUNNING;
             t->started = trn_now_ns();

@@ -5,16 +5,20 @@
 
 TRAINERA_KILLS=100 is the number of random kills of test_kills_leave_nothing.
 """
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -270,6 +274,57 @@ for family, any in ((socket.AF_INET6, '::'), (socket.AF_INET, '')):
             worst = max(worst, time.time() - begin)
         print(f"{KILLS} kills, nothing left; the slowest end took {worst:.1f} s", file=sys.stderr)
         self.assertEqual([f for f in pathlib.Path(tempfile.gettempdir()).glob("trainera-py-*")], [])
+
+    def on_a_terminal(self, *args, say=b"", code=0):
+        """What a person at a terminal sees of a job; `say` is typed when the program asks."""
+        me, other = pty.openpty()
+        p = subprocess.Popen([BIN, "launch", *args], cwd=self.dir, env=self.env, stdin=other, stdout=other, stderr=other, start_new_session=True,
+                             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.addCleanup(lambda: p.poll() is None and p.kill())
+        os.close(other)
+        seen, end = b"", time.time() + 60
+        while time.time() < end:
+            if select.select([me], [], [], 0.2)[0]:
+                try:
+                    got = os.read(me, 65536)
+                except OSError:  # nobody has it open any more
+                    break
+                seen += got
+                if say and b"? " in seen:
+                    os.write(me, say)
+                    say = b""
+        os.close(me)
+        self.assertEqual(p.wait(PATIENCE), code, seen)
+        self.assertEqual(processes(self.mark), [])
+        return seen.decode()
+
+    def test_terminal(self):
+        """One task has the terminal, all of it; the others' lines are in their logs."""
+        program = "import os, sys, time\nif '{task_index}' == '0': print(sys.stdin.isatty(), sys.stdout.isatty(), os.tcgetpgrp(0) == os.getpgrp()); print('heard', input('? '))\nelse: print('chatter')"
+        seen = self.on_a_terminal("--workers", "2", "--terminal", "worker/0", "--log-dir", "logs", "--", sys.executable, "-c", program, say=b"me\n")
+        self.assertIn("True True True\r\n? ", seen)
+        self.assertIn("\r\nheard me\r\n", seen)
+        self.assertNotIn("chatter", seen)
+        self.assertIn("chatter", (self.dir / "logs/worker-1.log").read_text())
+        self.assertEqual(sorted(os.listdir(self.dir / "logs")), ["ps-0.log", "worker-1.log"])
+
+    def test_terminal_and_ctrl_c(self):
+        """Ctrl-C reaches the task that has the terminal, and ends the job."""
+        program = "trap 'sleep 0.5; echo caught; exit 3' INT; echo '? '; while :; do sleep 0.1; done"
+        seen = self.on_a_terminal("--workers", "2", "--terminal", "worker/0", "--log-dir=", "--", "sh", "-c", program, say=b"\x03", code=130)
+        self.assertIn("caught", seen)
+        self.assertIn("Ctrl-C: ending everything", seen)
+
+    def test_terminal_and_a_failure_elsewhere(self):
+        """Its last lines are shown; and the task with the terminal is ended, with what it had started."""
+        self.launch("--workers", "2", "--terminal", "worker/0", "--log-dir=", "--", "sh", "-c",
+                    "test {task_index} = 0 && { setsid sleep 300 & sleep 300; }; for i in $(seq 100); do echo line $i; done; echo alas >&2; exit 6", code=6)
+        shown = re.findall(r"worker/1 \| (.*)", self.err)
+        self.assertEqual(len(shown), 20)
+        self.assertIn("alas", shown)
+        self.assertEqual(self.out, "")
+        self.launch("--terminal", "worker/7", "--", "true", code=1)
+        self.assertIn("--terminal=worker/7: the job has no such task; worker/1 is one", self.err)
 
     def test_wrong_flags(self):
         self.launch("--workers", "1", code=2)

@@ -61,8 +61,8 @@ static trn_err work(trn_server *server, const trn_role *me)
 {
     trn_builder *b = trn_builder_new();
     trn_out loss = TRN_NONE, train = TRN_NONE;
-    char worker[64];
-    snprintf(worker, sizeof worker, "/job:worker/task:%d", me->task);
+    char worker[128];
+    snprintf(worker, sizeof worker, "/job:%s/task:%d", me->cluster ? me->job : "worker", me->task); /* a chief may be a job of its own */
     TRN_SCOPE(trn_replica_device_setter(b, &(trn_setter_opts){.cluster = me->cluster, .worker_device = worker}), b)
     {
         /* The lowest point of a bowl. */

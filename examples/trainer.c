@@ -63,8 +63,8 @@ typedef struct model {
 static model build(trn_builder *b, const trn_role *me)
 {
     model m;
-    char worker[64];
-    snprintf(worker, sizeof worker, "/job:worker/task:%d", me->task);
+    char worker[128];
+    snprintf(worker, sizeof worker, "/job:%s/task:%d", me->cluster ? me->job : "worker", me->task); /* a chief may be a job of its own */
     trn_set_seed(b, 1);
     /* Variables to the ps with the fewest bytes so far, everything else to this worker. */
     TRN_SCOPE(trn_replica_device_setter(b, &(trn_setter_opts){.cluster = me->cluster, .worker_device = worker}), b)

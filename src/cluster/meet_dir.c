@@ -1,4 +1,5 @@
 /* Meeting in a shared folder; meet.h tells the files and the rules. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "cluster/meet_int.h"
 
 #define SECOND TRN_MEET_SECOND
-enum { BEAT_S = 2, MAX_FILE = 4 << 20 };
+enum { BEAT_S = 2, DEBRIS_S = 3, MAX_FILE = 4 << 20 };
 
 typedef struct dir_state {
     char *own, *cluster;  /* paths */
@@ -333,6 +334,35 @@ static uint64_t tend(trn_meet *m, uint64_t now)
     return d->beat_at + (m->o.index == 0 ? SECOND : BEAT_S * SECOND);
 }
 
+/* What a task that was killed while it wrote left behind: files of this job under other names. Those of a living one are microseconds old, or touched five times
+ * a second. */
+static void clear_debris(trn_meet *m)
+{
+    dir_state *d = m->state;
+    char *head = trn_xasprintf(".%s.", m->o.job_id);
+    DIR *dir = opendir(m->o.where);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        const char *rest = e->d_name + strlen(head);
+        size_t n = strlen(e->d_name);
+        if (strncmp(e->d_name, head, strlen(head)) != 0 || (strncmp(rest, "task-", 5) != 0 && strncmp(rest, "cluster.", 8) != 0) || n < 4 ||
+            strcmp(e->d_name + n - 4, ".tmp") != 0)
+            continue;
+        char *path = trn_xasprintf("%s/%s", m->o.where, e->d_name);
+        int64_t mtime = INT64_MAX;
+        json_t *root = read_json(path, &mtime);
+        trn_meet_card c;
+        bool card = trn_meet__card_read(&c, root);
+        json_decref(root);
+        if ((card && trn_meet__gone(m, &c)) || (mtime != INT64_MAX && age_of(d, mtime) > DEBRIS_S))
+            unlink(path);
+        trn_meet__card_fini(&c);
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
+    free(head);
+}
+
 /* The last one out takes the cluster file with it. */
 static void close_dir(trn_meet *m)
 {
@@ -349,8 +379,10 @@ static void close_dir(trn_meet *m)
             others = access(path, F_OK) == 0;
             free(path);
         }
-        if (!others)
+        if (!others) {
             unlink(d->cluster);
+            clear_debris(m);
+        }
     }
     json_decref(root);
     free(d->own);

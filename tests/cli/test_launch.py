@@ -3,7 +3,7 @@
 
     TRAINERA_BIN=build/trainera tests/cli/test_launch.py [-v] [name…]
 
-TRAINERA_KILLS=100 is the number of random kills of test_kills_leave_nothing.
+TRAINERA_KILLS=N is the number of random kills of test_kills_leave_nothing: 8, with TRAINERA_SLOW=1 a hundred.
 """
 import fcntl
 import json
@@ -23,7 +23,8 @@ import time
 import unittest
 
 BIN = os.environ.get("TRAINERA_BIN") or str(pathlib.Path(__file__).resolve().parents[2] / "build" / "trainera")
-KILLS = int(os.environ.get("TRAINERA_KILLS", "8"))
+EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
+KILLS = int(os.environ.get("TRAINERA_KILLS") or (100 if os.environ.get("TRAINERA_SLOW") else 8))
 PATIENCE = 30
 
 
@@ -249,31 +250,58 @@ for family, any in ((socket.AF_INET6, '::'), (socket.AF_INET, '')):
         p.wait()
         self.nothing_left()
 
+    # Each worker starts a child, and a daemon in a session of its own.
+    LITTER = ("sh", "-c", "sleep 0.3 & setsid sleep 1.5 & sleep 1; echo {task_index}")
+
+    def role(self, pid, front):
+        """Who it is, as a person would say."""
+        line = cmdline(pid).replace(b"\0", b" ")
+        if pid == front:
+            return "launcher"
+        if b" launch " in line:
+            return "keeper"
+        try:
+            mine = re.search(rb"TRAINERA_LAUNCH=\w+:(\w+)", pathlib.Path(f"/proc/{pid}/environ").read_bytes())
+        except OSError:
+            mine = None
+        return mine[1].decode() if mine else "other"
+
     def test_kills_leave_nothing(self):
-        """Random processes of a job are killed at random times, the launcher and its keeper among them."""
+        """kill -9 of any process of a job, the launcher and its keeper among them, at any time: no process, no listening port, no file is left."""
         rnd = random.Random(os.environ.get("TRAINERA_SEED", "5"))
-        worst = 0
-        for i in range(KILLS):
-            p = self.start("--workers", "2", "--max-restarts", str(rnd.choice([0, 0, 1])), "--grace", "1", "--", "sh", "-c", "sleep 0.3 & setsid sleep 1.5 & sleep 1; echo {task_index}")
-            until(lambda: len(processes(self.mark)) > 1, 5, 0.002)
+        worst, killed = 0, {}
+        files = lambda: sorted(f.name for f in pathlib.Path(tempfile.gettempdir()).glob("trainera-py-*"))
+        before = files()
+        for i in range(KILLS * 3):
+            if sum(killed.values()) >= KILLS:
+                break
+            real = i % 2 and (EXAMPLES / "trainer").exists()
+            program = (EXAMPLES / "trainer", "--quiet", "--steps=3000") if real else self.LITTER
+            p = self.start("--ps", "2", "--workers", "2", "--chief", "--max-restarts", str(rnd.choice([0, 0, 1])), "--grace", "1", *["--native-workers"] * rnd.choice([0, 1]), "--log-dir=",
+                           "--", *program)
+            until(lambda: len(processes(self.mark)) > 1 or p.poll() is not None, step=0.002)
             time.sleep(rnd.random() * rnd.choice([0.02, 0.2, 1.0]))
             pids = processes(self.mark)
             if not pids:
+                p.wait(PATIENCE)
                 continue
-            victim = rnd.choice(pids + [p.pid])
+            roles = {pid: self.role(pid, p.pid) for pid in pids}
+            who = rnd.choice(sorted(set(roles.values())))  # each role as often as the others
+            victim = rnd.choice([pid for pid in pids if roles[pid] == who])
             try:
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+            killed[who] = killed.get(who, 0) + 1
             begin = time.time()
             try:
-                p.wait(PATIENCE)
+                p.wait(PATIENCE * 2)
             except subprocess.TimeoutExpired:
-                self.fail(f"kill {i}: the launcher does not end: {(self.dir / 'err').read_text()}")
-            self.nothing_left()
+                self.fail(f"kill {i} of {who}: the launcher does not end: {(self.dir / 'err').read_text()}")
+            self.nothing_left(PATIENCE)
             worst = max(worst, time.time() - begin)
-        print(f"{KILLS} kills, nothing left; the slowest end took {worst:.1f} s", file=sys.stderr)
-        self.assertEqual([f for f in pathlib.Path(tempfile.gettempdir()).glob("trainera-py-*")], [])
+        print(f"{sum(killed.values())} kills ({', '.join(f'{n} {who}' for who, n in sorted(killed.items()))}), nothing left; the slowest end took {worst:.1f} s", file=sys.stderr)
+        self.assertEqual(files(), before)
 
     def on_a_terminal(self, *args, say=b"", code=0):
         """What a person at a terminal sees of a job; `say` is typed when the program asks."""

@@ -416,7 +416,7 @@ static int advance(keeper *k)
         k->phase = OVER;
     if (k->phase != RUN)
         next = TRN_MIN(next, k->deadline);
-    if (j->meet)
+    if (j->meet && !k->abandoned) /* the next life of this task may be on its way */
         next = TRN_MIN(next, trn_meet_tend(j->meet, now));
     return k->phase == OVER ? 0 : next <= now ? 0 : (int)TRN_MIN((next - now) / 1000000 + 1, (uint64_t)3600000);
 }

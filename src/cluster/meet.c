@@ -60,9 +60,26 @@ void trn_meet__card_fini(trn_meet_card *c)
     *c = (trn_meet_card){0};
 }
 
+/* Ended, but its parent has not yet asked how. */
+static bool is_zombie(int64_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *p = strrchr(text, ')'); /* the name may hold anything */
+    return p && p[1] == ' ' && p[2] == 'Z';
+}
+
 bool trn_meet__gone(const trn_meet *m, const trn_meet_card *c)
 {
-    return strcmp(c->ns, m->me.ns) == 0 && c->pid > 0 && kill((pid_t)c->pid, 0) != 0 && errno == ESRCH;
+    if (strcmp(c->ns, m->me.ns) != 0 || c->pid <= 0)
+        return false;
+    return kill((pid_t)c->pid, 0) != 0 ? errno == ESRCH : is_zombie(c->pid);
 }
 
 trn_err trn_meet__check(const trn_meet *m, const trn_meet_card *c)

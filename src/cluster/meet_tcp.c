@@ -224,13 +224,16 @@ static bool take_card(trn_meet *m, tcp_state *t, int i, const char *line, size_t
         snprintf(why, sizeof why, "this is the meeting point of job '%.100s', not of '%.100s': two jobs need two ports", m->o.job_id, job);
     else if (err)
         snprintf(why, sizeof why, "%s", trn_err_msg(err));
-    else if (same == &m->me && strcmp(same->nonce, c.nonce) != 0)
+    else if (same == &m->me && strcmp(same->nonce, c.nonce) != 0 && !trn_meet__gone(m, same))
         runs_already(why, sizeof why, m, same);
     trn_err_free(err);
-    if (*why) {
+    if (*why || same == &m->me) { /* the next life of ourselves: we have been killed and are about to end, it will be the meeting point */
         trn_meet__card_fini(&c);
         json_decref(root);
-        refuse(t, i, why);
+        if (*why)
+            refuse(t, i, why);
+        else
+            drop(t, i);
         return false;
     }
     if (json_is_array(known))

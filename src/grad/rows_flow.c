@@ -81,62 +81,84 @@ static void list_scatter_into(trn_grad_ctx *c)
 
 /* ---- TensorArrays: the array of the gradients is found by the name of the array and a source */
 
-static trn_out grad_array(trn_grad_ctx *c, trn_out flow)
+/* "TensorArrayReadV2", "Write" → "TensorArrayWriteV2": the array of the gradients is of the same kind. */
+static const char *sibling(trn_grad_ctx *c, const char *what)
 {
-    trn_attr a = trn_attr__str("source", c->h->source ? c->h->source : "gradients");
-    return trn_g_node(c, "TensorArrayGradV3", TRN_OUTS(IN(0), flow), &a, 1);
+    const char *op = c->n->op, *v = op + strlen(op) - 2;
+    return trn_arena_printf(c->tmp, "TensorArray%s%s", what, v[0] == 'V' && v[1] >= '2' && v[1] <= '3' ? v : "");
 }
 
-static trn_out flow_of(trn_out array) { return trn_out_nth(array, 1); }
+/* The array, and what orders its use. Those of the first two kinds have no flow of their own: what follows is ordered by their handle. */
+static trn_out grad_array(trn_grad_ctx *c, trn_out *flow)
+{
+    const char *op = sibling(c, "Grad");
+    trn_attr a = trn_attr__str("source", c->h->source ? c->h->source : "gradients");
+    trn_out g = trn_g_node(c, op, TRN_OUTS(IN(0), *flow), &a, 1);
+    if (op[strlen(op) - 1] == '3')
+        *flow = trn_out_nth(g, 1);
+    return g;
+}
 
 static void array_read(trn_grad_ctx *c)
 {
-    trn_out g = grad_array(c, IN(2));
-    trn_grad_set(c, 2, TRN_G(c, "TensorArrayWriteV3", g, IN(1), trn_grad_dy(c, 0), flow_of(g)));
+    trn_out flow = IN(2), g = grad_array(c, &flow);
+    trn_grad_set(c, 2, TRN_G(c, sibling(c, "Write"), g, IN(1), trn_grad_dy(c, 0), flow));
 }
 
 static void array_write(trn_grad_ctx *c)
 {
-    trn_out d = trn_grad_dy(c, 0), g = grad_array(c, d);
+    trn_out d = trn_grad_dy(c, 0), flow = d, g = grad_array(c, &flow);
     trn_attr a = trn_attr__type("dtype", trn_g_type(c, IN(2)));
-    trn_grad_set(c, 2, trn_g_node(c, "TensorArrayReadV3", TRN_OUTS(g, IN(1), flow_of(g)), &a, 1));
+    trn_grad_set(c, 2, trn_g_node(c, sibling(c, "Read"), TRN_OUTS(g, IN(1), flow), &a, 1));
     trn_grad_set(c, 3, d);
 }
 
 static void array_gather(trn_grad_ctx *c)
 {
-    trn_out g = grad_array(c, IN(2));
-    trn_grad_set(c, 2, TRN_G(c, "TensorArrayScatterV3", g, IN(1), trn_grad_dy(c, 0), flow_of(g)));
+    trn_out flow = IN(2), g = grad_array(c, &flow);
+    trn_grad_set(c, 2, TRN_G(c, sibling(c, "Scatter"), g, IN(1), trn_grad_dy(c, 0), flow));
 }
 
 static void array_scatter(trn_grad_ctx *c)
 {
-    trn_out d = trn_grad_dy(c, 0), g = grad_array(c, d);
+    trn_out d = trn_grad_dy(c, 0), flow = d, g = grad_array(c, &flow);
     trn_attr a = trn_attr__type("dtype", trn_g_type(c, IN(2)));
-    trn_grad_set(c, 2, trn_g_node(c, "TensorArrayGatherV3", TRN_OUTS(g, IN(1), flow_of(g)), &a, 1));
+    trn_grad_set(c, 2, trn_g_node(c, sibling(c, "Gather"), TRN_OUTS(g, IN(1), flow), &a, 1));
     trn_grad_set(c, 3, d);
 }
 
 static void array_concat(trn_grad_ctx *c)
 {
-    trn_out g = grad_array(c, IN(1));
-    trn_grad_set(c, 1, TRN_G(c, "TensorArraySplitV3", g, trn_grad_dy(c, 0), trn_grad_out(c, 1), flow_of(g)));
+    trn_out flow = IN(1), g = grad_array(c, &flow);
+    trn_grad_set(c, 1, TRN_G(c, sibling(c, "Split"), g, trn_grad_dy(c, 0), trn_grad_out(c, 1), flow));
 }
 
 static void array_split(trn_grad_ctx *c)
 {
-    trn_out d = trn_grad_dy(c, 0), g = grad_array(c, d);
+    trn_out d = trn_grad_dy(c, 0), flow = d, g = grad_array(c, &flow);
     trn_attr a = trn_attr__type("dtype", trn_g_type(c, IN(1)));
-    trn_grad_set(c, 1, trn_g_node(c, "TensorArrayConcatV3", TRN_OUTS(g, flow_of(g)), &a, 1));
+    trn_grad_set(c, 1, trn_g_node(c, sibling(c, "Concat"), TRN_OUTS(g, flow), &a, 1));
     trn_grad_set(c, 3, d);
 }
 
 const trn_grad_row trn_grads_flow[] = {
+    {"TensorArrayConcat", .fn = array_concat},
+    {"TensorArrayConcatV2", .fn = array_concat},
     {"TensorArrayConcatV3", .fn = array_concat},
+    {"TensorArrayGather", .fn = array_gather},
+    {"TensorArrayGatherV2", .fn = array_gather},
     {"TensorArrayGatherV3", .fn = array_gather},
+    {"TensorArrayRead", .fn = array_read},
+    {"TensorArrayReadV2", .fn = array_read},
     {"TensorArrayReadV3", .fn = array_read},
+    {"TensorArrayScatter", .fn = array_scatter},
+    {"TensorArrayScatterV2", .fn = array_scatter},
     {"TensorArrayScatterV3", .fn = array_scatter},
+    {"TensorArraySplit", .fn = array_split},
+    {"TensorArraySplitV2", .fn = array_split},
     {"TensorArraySplitV3", .fn = array_split},
+    {"TensorArrayWrite", .fn = array_write},
+    {"TensorArrayWriteV2", .fn = array_write},
     {"TensorArrayWriteV3", .fn = array_write},
     {"TensorListFromTensor", .fn = from_tensor},
     {"TensorListGather", .fn = list_gather},

@@ -42,32 +42,6 @@ static void solve(trn_grad_ctx *c)
     trn_grad_set(c, 0, trn_g_sum_to(c, da, IN(0), da));
 }
 
-/* The adjoint of the last two axes. */
-static trn_out adjoint(trn_grad_ctx *c, trn_out a)
-{
-    trn_out rank = TRN_G(c, "Rank", a);
-    trn_out perm = TRN_GE(c, "(ConcatV2 (Range #0 (Sub $0 #2) #1) (Pack (Sub $0 #1) (Sub $0 #2)) #0)", rank);
-    return TRN_G(c, "ConjugateTranspose", a, perm);
-}
-
-/* Of the lower half, which is what the op looks at: off the diagonal each number stands for two. */
-static void self_adjoint_eig(trn_grad_ctx *c)
-{
-    trn_out e = trn_grad_out(c, 0), v = trn_grad_out(c, 1), m;
-    if (!trn_attr_bool(c->n, "compute_v")) {
-        trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of SelfAdjointEigV2 '%s' without vectors", c->n->name));
-        return;
-    }
-    m = TRN_GE(c, "(MatrixDiag d)");
-    if (trn_grad_has_dy(c, 1)) {
-        trn_out f = TRN_GE(c, "(DivNoNan 1 (Sub (ExpandDims $0 #-2) (ExpandDims $0 #-1)))", e);
-        m = TRN_G(c, "AddV2", m, TRN_G(c, "Mul", f, products(c, v, trn_grad_dy(c, 1), true, false)));
-    }
-    trn_out da = products(c, v, products(c, m, v, false, true), false, false);
-    trn_out both = TRN_G(c, "AddV2", da, adjoint(c, da));
-    trn_grad_set(c, 0, TRN_GE(c, "(MatrixSetDiag (MatrixBandPart $0 #-1 #0) (Mul 0.5 (MatrixDiagPart $0)))", both));
-}
-
 static void conjugate_transpose(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(ConjugateTranspose d (InvertPermutation y))")); }
 
 static trn_out product(trn_grad_ctx *c, trn_out a, trn_out b, bool ta, bool tb)
@@ -122,7 +96,6 @@ const trn_grad_row trn_grads_linalg[] = {
     {"MatrixSetDiagV3", .fn = set_diag_v2},
     {"MatrixSolve", .fn = solve},
     {"MatrixTriangularSolve", .fn = solve},
-    {"SelfAdjointEigV2", .fn = self_adjoint_eig},
     {"SparseMatMul", .fn = sparse_mat_mul},
     {0},
 };

@@ -177,6 +177,15 @@ static void complex_parts(trn_grad_ctx *c)
             trn_grad_set(c, i, trn_g_sum_to(c, trn_g_node(c, i ? "Imag" : "Real", &d, 1, &t, 1), IN(i), IN(1 - i)));
 }
 
+/* Along the circle: i * x / |x|^2 for each unit of the angle. */
+static void angle(trn_grad_ctx *c)
+{
+    trn_out x = IN(0), d = trn_grad_dy(c, 0);
+    trn_attr t = trn_attr__type("Tout", trn_g_type(c, d));
+    trn_out z = complex_of(c, trn_g_node(c, "Imag", &x, 1, &t, 1), trn_g_node(c, "Real", &x, 1, &t, 1));
+    trn_grad_set(c, 0, TRN_G(c, "RealDiv", complex_of(c, TRN_G(c, "Neg", d), trn_g_zeros_like(c, d)), z));
+}
+
 static void complex_abs(trn_grad_ctx *c)
 {
     trn_out d = trn_grad_dy(c, 0);
@@ -209,14 +218,74 @@ static const char *spelled(trn_grad_ctx *c, const char *s)
     return dot ? trn_arena_printf(c->tmp, "%.*s...%s", (int)(dot - s), s, dot + 1) : s;
 }
 
-static bool twice(const char *s)
+/* s without the labels that came before, and (of not NULL) without those that neither of the two has. */
+static char *single(trn_grad_ctx *c, const char *s, const char *of, const char *or)
 {
+    char *u = trn_arena_alloc(c->tmp, strlen(s) + 1);
+    size_t n = 0;
     for (; *s; s++)
-        if (strchr(s + 1, *s))
-            return true;
-    return false;
+        if (!memchr(u, *s, n) && (!of || has_label(of, *s) || has_label(or, *s)))
+            u[n++] = *s;
+    u[n] = 0;
+    return u;
 }
 
+/* How many labels there are before and behind the "..."; all are behind where there is none. */
+static void around(int *left, int *right, const char *s)
+{
+    const char *dot = strchr(s, '.');
+    *left = dot ? (int)(dot - s) : 0;
+    *right = (int)strlen(s) - *left - (dot ? 1 : 0);
+}
+
+static trn_out einsum_1(trn_grad_ctx *c, trn_out x, const char *from, const char *to)
+{
+    trn_attr a = trn_attr__str("equation", trn_arena_printf(c->tmp, "%s->%s", spelled(c, from), spelled(c, to)));
+    return trn_g_node(c, "Einsum", &x, 1, &a, 1);
+}
+
+/* The dimensions that "..." stands for, in the shape of a tensor with these labels. */
+static trn_out dots_of(trn_grad_ctx *c, trn_out shape, const char *names)
+{
+    int left, right;
+    around(&left, &right, names);
+    return TRN_GE(c, "(StridedSlice $0 (Pack $1) (Pack (Sub (Size $0) $2)) #[1])", shape, trn_g_i32(c, left), trn_g_i32(c, right));
+}
+
+/* d has the labels `have`; those of `uniq` that it lacks come back with x's lengths. own: x's labels, among them all of uniq. */
+static trn_out spread_labels(trn_grad_ctx *c, trn_out d, const char *have, const char *uniq, const char *own, trn_out x)
+{
+    int left, right, own_left, own_right, n = (int)strlen(uniq), k = 0;
+    around(&left, &right, uniq);
+    around(&own_left, &own_right, own);
+    trn_out sx = trn_g_shape_of(c, x), *dims = trn_arena_alloc(c->tmp, ((size_t)n + 2) * sizeof *dims), middle = TRN_NONE;
+    if (has_label(uniq, '.'))
+        middle = dots_of(c, TRN_G(c, "Shape", d), have);
+    for (int i = 0; i < left; i++)
+        if (!has_label(have, uniq[i]))
+            d = TRN_G(c, "ExpandDims", d, trn_g_i32(c, i));
+    for (int i = n - 1; i >= n - right; i--)
+        if (!has_label(have, uniq[i]))
+            d = TRN_G(c, "ExpandDims", d, trn_g_i32(c, i - n));
+    for (int i = 0; i < n; i++) {
+        if (uniq[i] == '.') {
+            dims[k++] = middle;
+            continue;
+        }
+        int at = (int)(strchr(own, uniq[i]) - own);
+        if (has_label(own, '.') && at > own_left)
+            at -= (int)strlen(own);
+        dims[k++] = TRN_GE(c, "(Reshape (GatherV2 $0 $1 #0) #[1])", sx, at < 0 ? TRN_GE(c, "(AddV2 (Size $0) $1)", sx, trn_g_i32(c, at)) : trn_g_i32(c, at));
+    }
+    if (k > 1) {
+        dims[k] = trn_g_i32(c, 0);
+        dims[0] = trn_g_node(c, "ConcatV2", dims, k + 1, NULL, 0);
+    }
+    return TRN_G(c, "BroadcastTo", d, dims[0]);
+}
+
+/* For each operand: an Einsum of d and the other one, with each label once; then those that were summed up; then the diagonals; then "...", which may have
+ * been spread, is added up. */
 static void einsum(trn_grad_ctx *c)
 {
     const char *eq = trn_attr_str(c->n, "equation"), *arrow = strstr(eq, "->"), *comma = strchr(eq, ',');
@@ -231,40 +300,29 @@ static void einsum(trn_grad_ctx *c)
     for (int k = 0; k < n; k++) {
         if (!trn_grad_wanted(c, k))
             continue;
-        const char *own = in[k], *other = in[1 - k];
-        if (twice(own) || twice(out)) {
-            trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of Einsum '%s' (node '%s'), which takes a diagonal", eq, c->n->name));
-            return;
-        }
-        /* Labels that only this operand has were summed up: they come back by broadcasting. */
-        char *have = trn_arena_alloc(c->tmp, strlen(own) + 1);
-        size_t m = 0;
-        bool missing = false;
-        for (const char *p = own; *p; p++) {
-            if (has_label(out, *p) || has_label(other, *p))
-                have[m++] = *p;
-            else
-                missing = true;
-        }
-        have[m] = 0;
-        bool dots = has_label(out, '.') && !has_label(own, '.');
+        const char *own = in[k], *other = in[1 - k], *uniq = single(c, own, NULL, NULL), *have = single(c, own, out, other);
+        bool missing = strcmp(uniq, have) != 0, dots = has_label(out, '.') && !has_label(own, '.');
         const char *to = dots ? trn_arena_printf(c->tmp, ".%s", have) : have;
-        trn_attr a = trn_attr__str("equation", n == 2 ? trn_arena_printf(c->tmp, "%s,%s->%s", spelled(c, out), spelled(c, other), spelled(c, to))
-                                                      : trn_arena_printf(c->tmp, "%s->%s", spelled(c, out), spelled(c, to)));
-        trn_out d = trn_grad_dy(c, 0), y = n == 2 ? TRN_GE(c, "(Conj $0)", IN(1 - k)) : d;
-        d = n == 2 ? trn_g_node(c, "Einsum", TRN_OUTS(d, y), &a, 1) : trn_g_node(c, "Einsum", &d, 1, &a, 1);
-        if (missing && !has_label(own, '.')) {
-            for (const char *p = own; *p; p++)
-                if (!has_label(have, *p)) /* insert its axis */
-                    d = TRN_G(c, "ExpandDims", d, trn_g_i32(c, (int32_t)(p - own)));
-            d = TRN_G(c, "BroadcastTo", d, trn_g_shape_of(c, IN(k)));
-        } else if (missing) {
-            trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of Einsum '%s' (node '%s'): a sum beside '...'", eq, c->n->name));
-            return;
-        } else if (dots || own[0] == '.') {
-            d = trn_g_sum_to(c, d, IN(k), d); /* "..." may have been spread */
-        } else if (has_label(own, '.')) {
-            d = trn_g_like(c, d, IN(k));
+        trn_out d = trn_grad_dy(c, 0);
+        if (n == 2) {
+            trn_attr a = trn_attr__str("equation", trn_arena_printf(c->tmp, "%s,%s->%s", spelled(c, out), spelled(c, other), spelled(c, to)));
+            d = trn_g_node(c, "Einsum", TRN_OUTS(d, TRN_GE(c, "(Conj $0)", IN(1 - k))), &a, 1);
+        } else if (strcmp(out, to) != 0) {
+            d = einsum_1(c, d, out, to);
+        }
+        if (dots) { /* this operand has none of these dimensions */
+            int lead = (int)strlen(have);
+            d = TRN_GE(c, "(Sum $0 (Range #0 (Sub (Rank $0) $1) #1))", d, trn_g_i32(c, lead));
+        }
+        if (missing)
+            d = spread_labels(c, d, have, uniq, own, IN(k));
+        if (strcmp(uniq, own) != 0)
+            d = einsum_1(c, d, uniq, own);
+        if (has_label(own, '.')) {
+            int left, right;
+            around(&left, &right, own);
+            trn_out r = TRN_G(c, "BroadcastGradientArgs", dots_of(c, trn_g_shape_of(c, IN(k)), own), dots_of(c, TRN_G(c, "Shape", d), own));
+            d = trn_g_like(c, TRN_GE(c, "(Sum $0 (AddV2 $1 $2))", d, r, trn_g_i32(c, left)), IN(k));
         }
         trn_grad_set(c, k, d);
     }
@@ -325,6 +383,7 @@ const trn_grad_row trn_grads_math[] = {
     {"Sub", {"d", "(Neg d)"}, TRN_GRAD_SPREADS},
     /* the rest */
     {"AddN", .fn = add_n},
+    {"Angle", .fn = angle},
     {"BatchMatMul", .fn = batch_mat_mul},
     {"BatchMatMulV2", .fn = batch_mat_mul},
     {"BatchMatMulV3", .fn = batch_mat_mul},

@@ -36,6 +36,19 @@ static void sparse_to_dense(trn_grad_ctx *c)
         trn_grad_set(c, 3, TRN_GE(c, "(Sub (Sum d (Range #0 (Rank d) #1)) (Sum $0 (Range #0 (Rank $0) #1)))", v));
 }
 
+/* What is scattered and what was there have a part each, where they are equal. */
+static void scatter_extreme(trn_grad_ctx *c)
+{
+    trn_dtype t = trn_g_type(c, IN(0));
+    trn_out x_is = trn_g_cast(c, TRN_GE(c, "(Equal x o)"), t), y_is = trn_g_cast(c, TRN_GE(c, "(Equal z (GatherNd o y))"), t);
+    trn_out shape = trn_g_cast(c, TRN_GE(c, "(Shape x)"), trn_g_type(c, IN(1)));
+    trn_out share = TRN_GE(c, "(RealDiv d (AddV2 $0 (ScatterNd y $1 $2)))", x_is, y_is, shape);
+    if (trn_grad_wanted(c, 0))
+        trn_grad_set(c, 0, TRN_G(c, "Mul", share, x_is));
+    if (trn_grad_wanted(c, 2))
+        trn_grad_set(c, 2, TRN_GE(c, "(Mul (GatherNd $0 y) $1)", share, y_is));
+}
+
 static void strided_update(trn_grad_ctx *c)
 {
     if (trn_grad_wanted(c, 0))
@@ -106,6 +119,8 @@ const trn_grad_row trn_grads_space[] = {
     {"TensorListConcatV2", .fn = list_concat},
     {"TensorListSplit", .fn = list_split},
     {"TensorScatterAdd", {"d", NULL, "(GatherNd d y)"}},
+    {"TensorScatterMax", .fn = scatter_extreme},
+    {"TensorScatterMin", .fn = scatter_extreme},
     {"TensorScatterSub", {"d", NULL, "(Neg (GatherNd d y))"}},
     {"TensorScatterUpdate", {"(TensorScatterUpdate d y (ZerosLike z))", NULL, "(GatherNd d y)"}},
     {"TensorStridedSliceUpdate", .fn = strided_update},

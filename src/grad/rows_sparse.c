@@ -150,6 +150,7 @@ const trn_grad_row trn_grads_sparse[] = {
     {"SparseSegmentSqrtNWithNumSegments", {"(SparseSegmentSqrtNGrad d y z " FIRST_DIM("x") ")"}},
     {"SparseSegmentSumWithNumSegments", SPARSE_SUM},
     {"SparseSlice", .fn = sparse_slice},
+    {"SparseSoftmax", {NULL, "(Mul o (SparseDenseCwiseAdd x d z (Neg (SparseReduceSum x (Mul o d) z #[-1] keep_dims=true))))"}},
     {"SparseTensorDenseAdd", {NULL, "(GatherNd d x)", NULL, "d"}},
     {"SparseTensorDenseMatMul", .fn = sparse_dense_mat_mul},
     {"UnsortedSegmentMax", .fn = segment_max},

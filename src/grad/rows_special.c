@@ -52,6 +52,14 @@ static void to_all(trn_grad_ctx *c)
         trn_grad_set_any(c, i, trn_grad_dy_any(c, 0));
 }
 
+/* How a sample moves with its parameter when its rank among all samples stays: samples are alpha's shape behind the shape that was asked for. */
+static void random_gamma(trn_grad_ctx *c)
+{
+    trn_out lead = TRN_GE(c, "(Sub (Rank o) (Rank y))");
+    trn_out alpha = TRN_GE(c, "(Reshape y (ConcatV2 (Fill (Reshape $0 #[1]) #1) (Shape y) #0))", lead);
+    trn_grad_set(c, 1, TRN_GE(c, "(Sum (Mul d (RandomGammaGrad $0 o)) (Range #0 $1 #1))", alpha, lead));
+}
+
 const trn_grad_row trn_grads_special[] = {
     {"AccumulateNV2", .fn = to_all},
     {"BesselI0", {"(Mul d (BesselI1 x))"}},
@@ -83,6 +91,7 @@ const trn_grad_row trn_grads_special[] = {
     {"Ndtri", {"(Mul d (Mul 2.5066282746310002 (Exp (Mul 0.5 (Square o)))))"}},
     {"NextAfter", {"d", NULL}, TRN_GRAD_SPREADS},
     {"Polygamma", {NULL, "(Mul d (Polygamma (AddV2 x 1) y))"}, TRN_GRAD_SPREADS},
+    {"RandomGamma", .fn = random_gamma},
     {"Spence", {"(Mul d (SelectV2 (Equal x (OnesLike x)) -1 (RealDiv (Log x) (Sub 1 x))))"}},
     {"Xdivy", {"(Mul d (Xdivy " NOT_ZERO " y))", "(Mul d (Xdivy (Neg x) (Square y)))"}, TRN_GRAD_SPREADS},
     {"Xlog1py", {"(Mul d (Xlog1py " NOT_ZERO " y))", "(Mul d (Xdivy x (AddV2 y 1)))"}, TRN_GRAD_SPREADS},

@@ -136,8 +136,6 @@ static trn_err sizes(problem *p, const trn_kctx *k)
         int l = p->out.label[d];
         TRN_CHECK_ARG(p->used[0][l] || p->used[1][l], "Expected label '%c' of the result to appear in an input",
                       p->name[l] ? p->name[l] : '.');
-        TRN_CHECK_ARG(!p->in_out[l], "Expected no repeated label in the result, got '%c' twice",
-                      p->name[l] ? p->name[l] : '.');
         p->in_out[l] = true;
     }
     return TRN_OK;
@@ -256,31 +254,57 @@ static void multiply(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-/* Result dims to the order that the equation wants. */
+/* The labels of the result, each once. */
+static layout out_labels(const problem *p)
+{
+    layout to = {0};
+    for (int d = 0; d < p->out.n; d++) {
+        bool there = false;
+        for (int e = 0; e < to.n; e++)
+            there |= to.label[e] == p->out.label[d];
+        if (!there)
+            to.label[to.n++] = p->out.label[d];
+    }
+    return to;
+}
+
+/* Result dims to the order that the equation wants; a label that it has twice there is a diagonal, with zeros around it. */
 static trn_err give(trn_kctx *k, const problem *p, const trn_tensor *y, const layout *have)
 {
+    const layout to = out_labels(p);
     trn_shape s = {.rank = p->out.n};
-    int64_t stride[MAX_LABELS], ss[MAX_LABELS] = {0}, ds[MAX_LABELS], size[MAX_LABELS], step = 1;
+    int64_t stride[MAX_LABELS], ss[MAX_LABELS] = {0}, ds[MAX_LABELS] = {0}, size[MAX_LABELS], rows[TRN_MAX_RANK], total, step = 1;
     for (int d = have->n - 1; d >= 0; d--) {
         stride[d] = step;
         step *= p->size[have->label[d]];
     }
-    for (int d = 0; d < p->out.n; d++) {
-        size[d] = s.dim[d] = p->size[p->out.label[d]];
+    for (int d = 0; d < p->out.n; d++)
+        s.dim[d] = p->size[p->out.label[d]];
+    TRN_TRY(trn_count_checked(&total, &s));
+    trn_row_strides(rows, &s);
+    for (int u = 0; u < to.n; u++) {
+        size[u] = p->size[to.label[u]];
+        for (int d = 0; d < p->out.n; d++)
+            if (p->out.label[d] == to.label[u])
+                ds[u] += rows[d];
         for (int e = 0; e < have->n; e++)
-            if (have->label[e] == p->out.label[d])
-                ss[d] = stride[e];
+            if (have->label[e] == to.label[u])
+                ss[u] = stride[e];
     }
     trn_tensor *out;
     TRN_TRY(trn_out_new(&out, k, 0, k->node->out_types[0], &s));
     if (!out->count)
         return TRN_OK;
-    trn_row_strides(ds, &s);
-    if (!trn_is_half(out->dtype))
-        return trn_block_copy(k, out, 0, ds, y, 0, ss, size, s.rank);
+    if (!trn_is_half(out->dtype)) {
+        if (to.n < s.rank)
+            trn_zero_elems(out, 0, out->count);
+        return trn_block_copy(k, out, 0, ds, y, 0, ss, size, to.n);
+    }
     trn_tensor *wide;
     TRN_TRY(trn_tensor_new(&wide, TRN_FLOAT, &s));
-    trn_err err = trn_block_copy(k, wide, 0, ds, y, 0, ss, size, s.rank);
+    if (to.n < s.rank)
+        trn_zero_elems(wide, 0, wide->count);
+    trn_err err = trn_block_copy(k, wide, 0, ds, y, 0, ss, size, to.n);
     if (!err)
         trn_narrow(out->data, wide->data, out->dtype, out->count);
     trn_tensor_unref(wide);
@@ -289,8 +313,7 @@ static trn_err give(trn_kctx *k, const problem *p, const trn_tensor *y, const la
 
 static trn_err one(trn_kctx *k, const problem *p, const trn_tensor *x)
 {
-    layout to = {.n = p->out.n};
-    memcpy(to.label, p->out.label, (size_t)to.n * sizeof *to.label);
+    const layout to = out_labels(p);
     trn_tensor *y;
     TRN_TRY(prepared(&y, k, p, 0, x, &to));
     trn_err err = give(k, p, y, &to);

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "grad/rows.h"
@@ -156,7 +157,15 @@ static int read_attrs(trn_attr *out, trn_builder *b, const trn_opdef *def, const
             o->is_list = true;
             char *end;
             for (const char *q = v + 1; *q && *q != ']'; q = end + (*end == ','))
-                l[o->n++].i = strtol(q, &end, 10);
+                if (a->kind == TRN_ATTR_STRING) {
+                    size_t word = strcspn(q, ",]");
+                    char *w = trn_builder_alloc(b, word + 1);
+                    memcpy(w, q, word);
+                    end = (char *)q + word;
+                    l[o->n++] = trn_at_str(name, w).v;
+                } else {
+                    l[o->n++].i = strtol(q, &end, 10);
+                }
             o->list = l;
         } else if (a->kind == TRN_ATTR_INT) {
             o->v.i = strtol(v, NULL, 10);
@@ -347,30 +356,38 @@ static trn_out lists(model *m)
 }
 
 /* Arrays: written one by one, scattered, split; read, gathered, joined. */
-static trn_out arrays(model *m)
+static trn_out arrays_of(model *m, const char *v)
 {
+    char name[7][32];
+    static const char *const what[] = {"", "Scatter", "Write", "Read", "Gather", "Concat", "Split"};
+    enum { MAKE, SCATTER, WRITE, READ, GATHER, CONCAT, SPLIT };
+    for (size_t i = 0; i < TRN_COUNTOF(what); i++)
+        snprintf(name[i], sizeof name[i], "TensorArray%s%s", what[i], v);
     trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0), parts[3];
     trn_attr t = trn_at_type("dtype", TRN_DOUBLE);
     trn_out ids = trn_const_i32s(m->b, (const int32_t[]){2, 0, 1}, 3);
     for (int i = 0; i < 3; i++) {
-        trn_out h = add(m->b, "TensorArrayV3", TRN_OUTS(trn_const_i32(m->b, i == 0 ? 4 : i == 1 ? 3 : 2)), &t, 1), flow = trn_out_nth(h, 1);
+        trn_out h = add(m->b, name[MAKE], TRN_OUTS(trn_const_i32(m->b, i == 0 ? 4 : i == 1 ? 3 : 2)), &t, 1), flow = v[0] && v[1] == '3' ? trn_out_nth(h, 1) : trn_const_f32(m->b, 0);
         if (i == 0) {
-            flow = OP("TensorArrayScatterV3", h, ids, x, flow);
-            flow = OP("TensorArrayWriteV3", h, trn_const_i32(m->b, 3), y, flow);
-            parts[i] = sum_sq(m, add(m->b, "TensorArrayReadV3", TRN_OUTS(h, trn_const_i32(m->b, 3), flow), &t, 1), 1);
-            parts[i] = OP("AddV2", parts[i], sum_sq(m, add(m->b, "TensorArrayGatherV3", TRN_OUTS(h, ids, flow), &t, 1), 2));
+            flow = OP(name[SCATTER], h, ids, x, flow);
+            flow = OP(name[WRITE], h, trn_const_i32(m->b, 3), y, flow);
+            parts[i] = sum_sq(m, add(m->b, name[READ], TRN_OUTS(h, trn_const_i32(m->b, 3), flow), &t, 1), 1);
+            parts[i] = OP("AddV2", parts[i], sum_sq(m, add(m->b, name[GATHER], TRN_OUTS(h, ids, flow), &t, 1), 2));
         } else if (i == 1) {
             for (int k = 0; k < 3; k++)
-                flow = OP("TensorArrayWriteV3", h, trn_const_i32(m->b, k), k ? y : OP("Square", y), flow);
-            parts[i] = sum_sq(m, add(m->b, "TensorArrayConcatV3", TRN_OUTS(h, flow), &t, 1), 1);
+                flow = OP(name[WRITE], h, trn_const_i32(m->b, k), k ? y : OP("Square", y), flow);
+            parts[i] = sum_sq(m, add(m->b, name[CONCAT], TRN_OUTS(h, flow), &t, 1), 1);
         } else {
             trn_tensor *len = trn_tensor_from(TRN_INT64, 1, (const int64_t[]){2}, (const int64_t[]){1, 2});
-            flow = OP("TensorArraySplitV3", h, x, trn_const(m->b, len), flow);
-            parts[i] = sum_sq(m, add(m->b, "TensorArrayReadV3", TRN_OUTS(h, trn_const_i32(m->b, 1), flow), &t, 1), 2);
+            flow = OP(name[SPLIT], h, x, trn_const(m->b, len), flow);
+            parts[i] = sum_sq(m, add(m->b, name[READ], TRN_OUTS(h, trn_const_i32(m->b, 1), flow), &t, 1), 2);
         }
     }
     return trn_node_add(m->b, "AddN", parts, 3, NULL, 0);
 }
+static trn_out arrays(model *m) { return arrays_of(m, "V3"); }
+static trn_out arrays_v2(model *m) { return arrays_of(m, "V2"); }
+static trn_out arrays_v1(model *m) { return arrays_of(m, ""); }
 
 /* Through complex numbers and back. */
 static trn_out complexes(model *m)
@@ -382,6 +399,91 @@ static trn_out complexes(model *m)
     w = OP("RealDiv", OP("Sin", w), OP("AddV2", z, OP("Tanh", z)));
     trn_out a = add(m->b, "ComplexAbs", &w, 1, &r, 1), b = add(m->b, "Real", &w, 1, &r, 1), c = add(m->b, "Imag", &w, 1, &r, 1);
     return OP("AddV2", sum_sq(m, a, 2), sum_all(m, OP("Mul", b, OP("Cos", c)), 2));
+}
+
+/* x and y as one complex tensor through each transform; cut and filled up on the way. */
+static trn_out transforms(model *m)
+{
+    static const char *const ops[] = {"FFT", "IFFT", "FFT2D", "IFFT2D", "FFT3D", "IFFT3D"}, *const of_reals[] = {"RFFT", "RFFT2D", "RFFT3D"},
+                      *const to_reals[] = {"IRFFT", "IRFFT2D", "IRFFT3D"};
+    static const int32_t from[][3] = {{2, 3, 4}, {1, 2, 3}}, to[][3] = {{2, 3, 6}, {1, 2, 5}, {2, 3, 4}}; /* all of 2, 3, 4, or less */
+    const int64_t dims[] = {2, 3, 4};
+    trn_out x = variable_input(m, TRN_DOUBLE, 3, dims, 0.2, 0.9, 0), y = variable_input(m, TRN_DOUBLE, 3, dims, -0.5, 0.9, 0), sum = TRN_NONE;
+    trn_attr t = trn_at_type("Tout", TRN_COMPLEX128), r = trn_at_type("Tout", TRN_DOUBLE), rc[] = {trn_at_type("Treal", TRN_DOUBLE), trn_at_type("Tcomplex", TRN_COMPLEX128)};
+    trn_out z = add(m->b, "Complex", TRN_OUTS(x, y), &t, 1), all[15];
+    int n = 0;
+    for (int i = 0; i < 6; i++)
+        all[n++] = OP(ops[i], z);
+    for (int i = 0; i < 3; i++) {
+        for (int l = 0; l < 3; l++) {
+            trn_out a = add(m->b, of_reals[i], TRN_OUTS(OP("Mul", x, y), trn_const_i32s(m->b, from[l % 2] + 2 - i, i + 1)), rc, 2);
+            sum = trn_out_is(sum) ? OP("AddV2", sum, sum_sq(m, add(m->b, "ComplexAbs", &a, 1, &r, 1), 3)) : sum_sq(m, add(m->b, "ComplexAbs", &a, 1, &r, 1), 3);
+            sum = OP("AddV2", sum, sum_all(m, OP("Sin", add(m->b, to_reals[i], TRN_OUTS(z, trn_const_i32s(m->b, to[l] + 2 - i, i + 1)), rc, 2)), 3));
+        }
+    }
+    for (int i = 0; i < n; i++)
+        sum = OP("AddV2", sum, sum_all(m, OP("Sin", add(m->b, i % 2 ? "Real" : "Angle", &all[i], 1, &r, 1)), 3));
+    return sum;
+}
+
+/* Taken apart in complex numbers: only what does not depend on the phases that the kernel chose. */
+static trn_out complex_matrices(model *m)
+{
+    static const int64_t dims[][2] = {{3, 2}, {2, 3}, {3, 3}};
+    trn_attr t = trn_at_type("Tout", TRN_COMPLEX128), r = trn_at_type("Tout", TRN_DOUBLE), h = trn_at_bool("adj_y", true);
+    trn_out sum = TRN_NONE;
+    for (int i = 0; i < 3; i++) {
+        trn_out x = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), y = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), part[5];
+        trn_out z = add(m->b, "Complex", TRN_OUTS(x, y), &t, 1), q = OP("Qr", z), s = OP("Svd", z);
+        part[0] = q;
+        part[1] = trn_out_nth(q, 1);
+        part[2] = OP("Mul", trn_out_nth(s, 0), trn_out_nth(s, 0));
+        /* u vᴴ: u and v turn together */
+        part[3] = add(m->b, "BatchMatMulV2", TRN_OUTS(trn_out_nth(s, 1), trn_out_nth(s, 2)), &h, 1);
+        part[4] = i == 2 ? OP("MatrixSquareRoot", OP("AddV2", z, trn_const(m->b, trn_tensor_from(TRN_COMPLEX128, 2, dims[2], (const double[18]){4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0}))))
+                         : z;
+        for (int k = 0; k < 5; k++) {
+            trn_out re = add(m->b, "Real", &part[k], 1, &r, 1), im = add(m->b, "Imag", &part[k], 1, &r, 1);
+            trn_out one = sum_all(m, OP("Sin", OP("AddV2", re, OP("Mul", im, im))), k == 2 ? 1 : 2);
+            sum = trn_out_is(sum) ? OP("AddV2", sum, one) : one;
+        }
+    }
+    return sum;
+}
+
+static trn_out square_root(model *m)
+{
+    trn_out x = input(m, 2, 3, 3), eye = trn_const(m->b, trn_tensor_from(TRN_DOUBLE, 2, (const int64_t[]){3, 3}, (const double[]){3, 0, 0, 0, 2, 0, 0, 0, 4}));
+    return sum_all(m, OP("Sin", OP("MatrixSquareRoot", OP("Pack", OP("AddV2", x, eye), OP("AddV2", OP("Square", x), eye)))), 3);
+}
+
+/* In variants and out again: maps, optionals, ragged tensors. */
+static trn_out variants(model *m)
+{
+    trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0), v = input(m, 1, 5, 0), parts[8];
+    trn_out k1 = trn_const_i32(m->b, 1), k2 = trn_const_i32(m->b, 2), k3 = trn_const_i32(m->b, 3);
+    trn_attr t = trn_at_type("value_dtype", TRN_DOUBLE);
+    trn_out map = OP("TensorMapInsert", OP("EmptyTensorMap"), k1, OP("Square", x));
+    map = OP("TensorMapInsert", map, k2, y);
+    map = OP("TensorMapInsert", map, k3, OP("Exp", y));
+    map = OP("TensorMapInsert", map, k2, OP("Sin", y)); /* instead of the other */
+    parts[0] = sum_sq(m, add(m->b, "TensorMapLookup", TRN_OUTS(map, k2), &t, 1), 1);
+    map = add(m->b, "TensorMapErase", TRN_OUTS(map, k3), &t, 1);
+    parts[1] = sum_sq(m, add(m->b, "TensorMapLookup", TRN_OUTS(map, k1), &t, 1), 2);
+    parts[2] = sum_all(m, add(m->b, "TensorMapLookup", TRN_OUTS(map, k1), &t, 1), 2);
+    static const trn_shape any = {.rank = -1};
+    trn_attr_val ot[2] = {{.type = TRN_DOUBLE}, {.type = TRN_DOUBLE}}, os[2] = {{.shape = &any}, {.shape = &any}};
+    trn_attr oa[] = {{.name = "output_types", .kind = TRN_ATTR_TYPE, .is_list = true, .n = 2, .list = ot}, {.name = "output_shapes", .kind = TRN_ATTR_SHAPE, .is_list = true, .n = 2, .list = os}};
+    trn_out o = add(m->b, "OptionalGetValue", TRN_OUTS(OP("OptionalFromValue", x, OP("Square", y))), oa, 2);
+    parts[3] = sum_sq(m, o, 2);
+    parts[4] = sum_sq(m, trn_out_nth(o, 1), 1);
+    trn_out splits = trn_const(m->b, trn_tensor_from(TRN_INT64, 1, (const int64_t[]){4}, (const int64_t[]){0, 2, 2, 5}));
+    for (int rows = 0; rows < 2; rows++) {
+        trn_attr in[] = {trn_at_bool("batched_input", rows)}, out[] = {trn_at_int("input_ragged_rank", 1 - rows), trn_at_int("output_ragged_rank", 1), trn_at_type("Tvalues", TRN_DOUBLE)};
+        trn_out e = add(m->b, "RaggedTensorToVariant", TRN_OUTS(splits, OP("Exp", v)), in, 1);
+        parts[5 + rows] = sum_sq(m, trn_out_nth(add(m->b, "RaggedTensorFromVariant", &e, 1, out, 3), 1), 1);
+    }
+    return trn_node_add(m->b, "AddN", parts, 7, NULL, 0);
 }
 
 static trn_out cholesky(model *m)
@@ -581,6 +683,12 @@ static trn_out with_state(model *m)
 static const gcase cases[] = {
 #include "grad_cases.inc"
     {"Complex", "", "", .build = complexes},
+    {"FFT", "", "", .build = transforms},
+    {"Svd", "complex", "", .build = complex_matrices},
+    {"MatrixSquareRoot", "", "", .build = square_root},
+    {"TensorMap", "", "", .build = variants},
+    {"TensorArray", "V1", "", .build = arrays_v1},
+    {"TensorArray", "V2", "", .build = arrays_v2},
     {"Cholesky", "", "", .build = cholesky},
     {"BlockLSTM", "", "", .build = block_lstm},
     {"TensorListConcat", "", "", .build = list_parts},
@@ -598,7 +706,7 @@ static const gcase cases[] = {
 };
 
 /* Rows that the numbers above cannot reach; tests further down do, or those with TensorFlow (test_c_grad.py). */
-static const char *const elsewhere[] = {"PreventGradient", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
+static const char *const elsewhere[] = {"PreventGradient", "RandomGamma", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
                                         "FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"};
 
 static void every_row(void **state)
@@ -750,6 +858,45 @@ static void own_rows_and_errors(void **state)
     expect_failure(b, TRN_INVALID_ARGUMENT, "int32");
 }
 
+/* A sample keeps its rank among all samples while its parameter moves: with P the share of those below it, dP/da + dP/dx dx/da = 0. */
+static void of_samples(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    trn_session *s;
+    check(trn_session_open_on(&s, server, NULL), "session");
+    const double a0[] = {0.7, 2.5}, h = 1e-5;
+    trn_out a = trn_const(b, trn_tensor_from(TRN_DOUBLE, 1, (const int64_t[]){2}, a0)), three = trn_const_i32s(b, (const int32_t[]){3}, 1);
+    trn_attr seed[] = {trn_at_int("seed", 7), trn_at_int("seed2", 8)};
+    trn_out x = trn_node_add(b, "RandomGamma", TRN_OUTS(three, a), seed, 2);
+    trn_grad g;
+    trn_gradients(&g, b, &x, 1, &a, 1, NULL);
+    check(trn_session_extend_builder(s, b), "extend");
+    const char *names[] = {trn_out_name(b, x), trn_out_name(b, g.values)};
+    trn_tensor *v[2];
+    check(trn_session_run(s, &(trn_run){.n_fetches = 2, .fetches = names, .out = v}), "samples");
+    assert_int_equal(trn_tensor_count(v[0]), 6);
+    assert_int_equal(trn_tensor_count(v[1]), 2);
+    for (int k = 0; k < 2; k++) {
+        double sum = 0;
+        for (int i = 0; i < 3; i++) {
+            double p[4], sample = at(v[0], 2 * i + k);
+            for (int e = 0; e < 4; e++) {
+                trn_out pa = trn_const_num(b, TRN_DOUBLE, a0[k] + (e == 0 ? h : e == 1 ? -h : 0)), px = trn_const_num(b, TRN_DOUBLE, sample * (1 + (e == 2 ? h : e == 3 ? -h : 0)));
+                trn_tensor *t = fetch(s, b, trn_node_add(b, "Igamma", TRN_OUTS(pa, px), NULL, 0));
+                p[e] = at(t, 0);
+                trn_tensor_unref(t);
+            }
+            sum -= (p[0] - p[1]) / (p[2] - p[3]) * sample;
+        }
+        if (!(fabs(sum - at(v[1], k)) < 1e-3 * fabs(sum)))
+            fail_msg("d%d is %g, should be %g", k, at(v[1], k), sum);
+    }
+    trn_tensor_unref(v[0]);
+    trn_tensor_unref(v[1]);
+    trn_err_free(trn_session_close(s));
+    trn_builder_free(b);
+}
+
 /* Where shapes are known the step has nothing to find out about them. */
 static void known_shapes_are_folded(void **state)
 {
@@ -769,7 +916,7 @@ static void known_shapes_are_folded(void **state)
 int main(void)
 {
     check(trn_server_create_local(&server), "server");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row), cmocka_unit_test(of_variables), cmocka_unit_test(own_rows_and_errors),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_row), cmocka_unit_test(of_variables), cmocka_unit_test(own_rows_and_errors), cmocka_unit_test(of_samples),
                                        cmocka_unit_test(known_shapes_are_folded)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     trn_server_close(server, 0);

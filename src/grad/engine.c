@@ -13,16 +13,6 @@ static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn
                                                 trn_grads_special, trn_grads_linalg, trn_grads_space, trn_grads_sparse, trn_grads_decomp,
                                                 trn_grads_signal, trn_grads_ragged};
 
-/* Ops where gradients end. */
-static const char *const flat[] = {
-    "ApproximateEqual", "ArgMax", "ArgMin", "Assert", "Bincount", "Bucketize", "Ceil", "ConcatOffset", "BroadcastArgs", "BroadcastGradientArgs", "CTCBeamSearchDecoder", "CTCGreedyDecoder", "DecodeRaw", "EditDistance", "Equal", "Floor",
-    "FloorDiv", "Greater", "GreaterEqual", "InTopK", "InTopKV2", "InvertPermutation", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "LinSpace",
-    "LogicalAnd", "LogicalNot", "LogicalOr", "LookupTableFindV2", "Multinomial", "NoOp", "NonMaxSuppression", "NonMaxSuppressionV3", "NotEqual", "OneHot", "OnesLike",
-    "ParameterizedTruncatedNormal", "QueueDequeueV2", "QueueDequeueManyV2", "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "Range", "Rank", "ReduceJoin", "Rint",
-    "Round", "Shape", "ShapeN", "Sign", "Size", "StatelessMultinomial", "StatelessRandomNormal", "StatelessRandomUniform", "StatelessRandomNormalV2",
-    "StatelessRandomUniformV2", "StatelessTruncatedNormal", "StatelessTruncatedNormalV2", "StopGradient", "TruncatedNormal", "TruncateDiv", "Where",
-    "ZerosLike", "VarIsInitializedOp", "VariableShape", "IsVariableInitialized", "TensorListLength", "TensorListElementShape", "TensorArraySizeV3", "Bitcast"};
-
 static struct {
     pthread_once_t once;
     trn_map *rows;
@@ -32,12 +22,10 @@ static struct {
 
 static void make_map(void)
 {
-    static trn_grad_row flat_rows[TRN_COUNTOF(flat)];
+    static const trn_grad_row ends = {.flags = TRN_GRAD_FLAT};
     reg.rows = trn_map_new();
-    for (size_t i = 0; i < TRN_COUNTOF(flat); i++) {
-        flat_rows[i] = (trn_grad_row){.op = flat[i], .flags = TRN_GRAD_FLAT};
-        trn_map_puts(reg.rows, flat[i], &flat_rows[i]);
-    }
+    for (const char *const *op = trn_grad_ends; *op; op++)
+        trn_map_puts(reg.rows, *op, (void *)&ends);
     for (size_t f = 0; f < TRN_COUNTOF(families); f++)
         for (const trn_grad_row *r = families[f]; r->op; r++)
             trn_map_puts(reg.rows, r->op, (void *)r);

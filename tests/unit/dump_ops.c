@@ -1,7 +1,8 @@
-/* Prints our op rows as they were parsed, for tools/check-ops. */
+/* Prints our op rows as they were parsed, for tools/check-ops and tools/check-grads (g: what there is in src/grad). */
 #include <jansson.h>
 #include <stdio.h>
 
+#include "grad/rows.h"
 #include "op/registry.h"
 
 static json_t *dtypes(uint64_t set)
@@ -87,6 +88,12 @@ static json_t *attr(const trn_attrdef *a)
                      a->min == INT64_MIN ? json_null() : json_integer(a->min), def, allowed);
 }
 
+static const char *gradient(const char *op)
+{
+    const trn_grad_row *r = trn_grad__row(op);
+    return !r ? "" : r->flags & TRN_GRAD_FLAT ? "ends" : "row";
+}
+
 int main(void)
 {
     for (int i = 0; i < trn_op_count(); i++) {
@@ -94,8 +101,8 @@ int main(void)
         json_t *attrs = json_array();
         for (int k = 0; k < d->n_attrs; k++)
             json_array_append_new(attrs, attr(&d->attrs[k]));
-        json_t *op = json_pack("{s:s,s:o,s:o,s:b,s:o}", "n", d->row->name, "i", args(d, d->in, d->n_in), "o",
-                               args(d, d->out, d->n_out), "s", (d->row->flags & TRN_OP_STATEFUL) != 0, "a", attrs);
+        json_t *op = json_pack("{s:s,s:o,s:o,s:b,s:o,s:s}", "n", d->row->name, "i", args(d, d->in, d->n_in), "o",
+                               args(d, d->out, d->n_out), "s", (d->row->flags & TRN_OP_STATEFUL) != 0, "a", attrs, "g", gradient(d->row->name));
         char *text = json_dumps(op, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII);
         puts(text);
         free(text);

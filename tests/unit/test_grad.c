@@ -177,6 +177,13 @@ static int read_attrs(trn_attr *out, trn_builder *b, const trn_opdef *def, const
             o->v.type = trn_dtype_parse(v, vlen);
         } else if (a->kind == TRN_ATTR_SHAPE) {
             o->v.shape = &unknown;
+            if (*v == '[') {
+                trn_shape *s = trn_builder_alloc(b, sizeof *s);
+                char *end;
+                for (const char *q = v + 1; *q && *q != ']'; q = end + (*end == ','))
+                    s->dim[s->rank++] = strtol(q, &end, 10);
+                o->v.shape = s;
+            }
         } else {
             *o = trn_at_str(name, v);
         }
@@ -727,8 +734,33 @@ static void every_row(void **state)
         if (!trn_op_find(r->op))
             BAD("a row for %s, which is no op\n", r->op);
     }
+    for (const char *const *op = trn_grad_ends; *op; op++)
+        if (!trn_op_find(*op))
+            BAD("gradients end at %s, which is no op\n", *op);
     trn_map_free(seen, NULL);
     assert_int_equal(wrong, 0);
+}
+
+/* For tools/check-grads: the ops of all cases. */
+static int print_ops(void)
+{
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        model m = {0};
+        if (!cases[i].build) {
+            puts(cases[i].op);
+            continue;
+        }
+        m.b = trn_builder_new();
+        cases[i].build(&m);
+        for (int k = 0; k < trn_builder_node_count(m.b); k++)
+            puts(trn_out_op(m.b, (trn_out){k, -1})->op);
+        for (int k = 0; k < m.n_x; k++)
+            trn_tensor_unref(m.value[k]);
+        trn_builder_free(m.b);
+    }
+    for (size_t k = 0; k < TRN_COUNTOF(elsewhere); k++)
+        puts(elsewhere[k]);
+    return 0;
 }
 
 /* ---- what is not a matter of numbers -------------------------------------------------------------------------------------- */
@@ -913,8 +945,10 @@ static void known_shapes_are_folded(void **state)
     trn_builder_free(b);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--ops"))
+        return print_ops();
     check(trn_server_create_local(&server), "server");
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_row), cmocka_unit_test(of_variables), cmocka_unit_test(own_rows_and_errors), cmocka_unit_test(of_samples),
                                        cmocka_unit_test(known_shapes_are_folded)};

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MANY = 4096 };
+
 static void *slurp(const char *path, size_t *n)
 {
     FILE *f = fopen(path, "rb");
@@ -58,11 +60,11 @@ int main(int argc, char **argv)
     trn_builder *b = trn_builder_new();
     trn_builder_import(b, bytes, n, NULL);
     free(bytes);
-    trn_out ys[64], xs[256], stops[64];
-    trn_grad g[256];
-    int n_ys = find_all(ys, 64, b, argv[i + 1]), n_xs = find_all(xs, 256, b, argv[i + 2]);
+    static trn_out ys[MANY], xs[MANY], stops[MANY];
+    static trn_grad g[MANY];
+    int n_ys = find_all(ys, MANY, b, argv[i + 1]), n_xs = find_all(xs, MANY, b, argv[i + 2]);
     if (stop) {
-        o.n_stop = find_all(stops, 64, b, stop);
+        o.n_stop = find_all(stops, MANY, b, stop);
         o.stop = stops;
     }
     trn_gradients(g, b, ys, n_ys, xs, n_xs, &o);

@@ -64,11 +64,7 @@ static trn_err coordinate(const trn_cluster *cluster, trn_builder *b)
         }
         trn_future_free(f);
     }
-    trn_err end = trn_coord_close(c);
-    if (!err)
-        return end;
-    trn_err_free(end);
-    return err;
+    return trn_err_first(err, trn_coord_close(c));
 }
 
 int main(int argc, char **argv)

@@ -57,7 +57,7 @@ static trn_hook *early_stop_new(const char *loss, int patience)
     return &e->hook;
 }
 
-static trn_err work(trn_server *server, const trn_role *me)
+static trn_err work(const trn_role *me, trn_server *server)
 {
     trn_builder *b = trn_builder_new();
     trn_out loss = TRN_NONE, train = TRN_NONE;
@@ -76,29 +76,12 @@ static trn_err work(trn_server *server, const trn_role *me)
     trn_err err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .server = server, .is_chief = me->is_chief, .hooks = hooks, .n_hooks = me->cluster ? 2 : 1});
     while (!err && !trn_monitored_should_stop(m))
         err = trn_monitored_step(m, train, NULL, 0, NULL);
-    trn_err end = trn_monitored_close(m);
+    err = trn_err_first(err, trn_monitored_close(m));
     trn_builder_free(b);
-    if (!err)
-        return end;
-    trn_err_free(end);
     return err;
 }
 
 int main(int argc, char **argv)
 {
-    trn_role me = {0};
-    trn_server *server = NULL;
-    trn_err err = trn_flags_cluster(&me, argc, argv, NULL);
-    if (!err && me.cluster)
-        err = trn_server_create(&server, me.cluster, me.job, me.task);
-    if (!err)
-        err = me.is_ps ? trn_ps_wait_done(server, NULL) : work(server, &me);
-    if (server)
-        trn_server_close(server, 1000);
-    if (err)
-        fprintf(stderr, "hooks: %s: %s\n", trn_code_name(trn_err_code(err)), trn_err_msg(err));
-    trn_role_fini(&me);
-    int status = err ? 1 : 0;
-    trn_err_free(err);
-    return status;
+    return trn_main(argc, argv, NULL, work);
 }

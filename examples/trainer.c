@@ -85,7 +85,7 @@ static model build(trn_builder *b, const trn_role *me)
     return m;
 }
 
-static trn_err work(trn_server *server, const trn_role *me)
+static trn_err work(const trn_role *me, trn_server *server)
 {
     trn_builder *b = trn_builder_new();
     model m = build(b, me);
@@ -126,11 +126,7 @@ static trn_err work(trn_server *server, const trn_role *me)
             got[i] = NULL;
         }
     }
-    trn_err end = trn_monitored_close(session);
-    if (err)
-        trn_err_free(end);
-    else
-        err = end;
+    err = trn_err_first(err, trn_monitored_close(session));
     if (!err)
         printf("%s/%d: loss %.4f, accuracy of the last batch %.3f\n", me->cluster ? me->job : "alone", me->task, loss, accuracy);
     trn_arrays_free(input);
@@ -142,19 +138,5 @@ static trn_err work(trn_server *server, const trn_role *me)
 
 int main(int argc, char **argv)
 {
-    trn_role me = {0};
-    trn_server *server = NULL;
-    trn_err err = trn_flags_cluster(&me, argc, argv, flags);
-    if (!err && me.cluster)
-        err = trn_server_create(&server, me.cluster, me.job, me.task);
-    if (!err)
-        err = me.is_ps ? trn_ps_wait_done(server, NULL) : work(server, &me);
-    if (server)
-        trn_server_close(server, 1000);
-    if (err)
-        fprintf(stderr, "trainer: %s: %s\n", trn_code_name(trn_err_code(err)), trn_err_msg(err));
-    trn_role_fini(&me);
-    int status = err ? 1 : 0;
-    trn_err_free(err);
-    return status;
+    return trn_main(argc, argv, flags, work);
 }

@@ -230,11 +230,7 @@ static trn_err train(const trn_role *me, trn_server *server)
         printf("loss: %.3f\n", (double)mean);
         err = print_neighbours(&k, trn_monitored_session(m), "of:0", trn_out_name(b, near));
     }
-    trn_err end = trn_monitored_close(m);
-    if (err)
-        trn_err_free(end);
-    else
-        err = end;
+    err = trn_err_first(err, trn_monitored_close(m));
     trn_arrays_free(feed);
     trn_builder_free(b);
     trn_tensor_unref(pairs[0]);
@@ -246,19 +242,5 @@ static trn_err train(const trn_role *me, trn_server *server)
 
 int main(int argc, char **argv)
 {
-    trn_role me = {0};
-    trn_server *server = NULL;
-    trn_err err = trn_flags_cluster(&me, argc, argv, flags);
-    if (!err)
-        err = me.cluster ? trn_server_create(&server, me.cluster, me.job, me.task) : trn_server_create_local(&server);
-    if (!err)
-        err = me.is_ps ? trn_ps_wait_done(server, NULL) : train(&me, server);
-    if (err)
-        fprintf(stderr, "word_embeddings: %s\n", trn_err_msg(err));
-    if (server)
-        trn_server_close(server, 1000);
-    trn_role_fini(&me);
-    int status = err ? 1 : 0;
-    trn_err_free(err);
-    return status;
+    return trn_main(argc, argv, flags, train);
 }

@@ -5,7 +5,7 @@
  *     for (int i = 0; i < 1000 && !err; i++)
  *         err = trn_coord_schedule(NULL, c, &(trn_run){.targets = &train, .n_targets = 1});   // returns as soon as the queue has room
  *     if (!err) err = trn_coord_join(c);                                                      // all of them are done
- *     trn_err end = trn_coord_close(c);
+ *     err = trn_err_first(err, trn_coord_close(c));
  *
  * - Workers and ps are plain servers (`trainera serve`, or TensorFlow's); the coordinator opens a session on each worker. Nodes without a device run on
  *   the worker that got the step; variables belong on /job:ps.

@@ -1,16 +1,17 @@
 /* Monitored sessions: a training loop that initialises or restores, waits for the others, recovers from lost tasks and ends in order.
  *
- *     trn_role me = {0};
- *     trn_err err = trn_flags_cluster(&me, argc, argv, NULL);      // --ps_hosts --worker_hosts --job_name --task_index, or TF_CONFIG
- *     if (!err) err = trn_server_create(&server, me.cluster, me.job, me.task);
- *     …                                                           // a ps: trn_ps_wait_done(server, NULL), and that is all it does
- *     trn_hook *hooks[] = {trn_hook_stop_at_step(&(trn_stop_at_step_opts){.last_step = 1000}), trn_hook_done(NULL)};
- *     trn_monitored *m;
- *     err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .server = server, .is_chief = me.is_chief, .checkpoint_dir = "/data/run1",
- *                                                        .hooks = hooks, .n_hooks = 2});
- *     while (!err && !trn_monitored_should_stop(m))
- *         err = trn_monitored_run(m, &(trn_run){.targets = &train, .n_targets = 1});
- *     trn_err end = trn_monitored_close(m);
+ *     static trn_err work(const trn_role *me, trn_server *server)
+ *     {
+ *         …                                                                                                    // the graph, in builder b
+ *         trn_hook *hooks[] = {trn_hook_stop_at_step(&(trn_stop_at_step_opts){.last_step = 1000}), trn_hook_done(NULL)};
+ *         trn_monitored *m;
+ *         trn_err err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .server = server, .is_chief = me->is_chief,
+ *                                                                    .checkpoint_dir = "/data/run1", .hooks = hooks, .n_hooks = 2});
+ *         while (!err && !trn_monitored_should_stop(m))
+ *             err = trn_monitored_run(m, &(trn_run){.targets = &train, .n_targets = 1});
+ *         return trn_err_first(err, trn_monitored_close(m));
+ *     }
+ *     int main(int argc, char **argv) { return trn_main(argc, argv, NULL, work); } // --ps_hosts --worker_hosts --job_name --task_index, or TF_CONFIG
  *
  * Who does what
  * - The chief restores the newest checkpoint of checkpoint_dir, or runs the initialisers; the others wait until it has, woken by an event on the ps when
@@ -258,6 +259,11 @@ typedef struct trn_role {
  * TF_CONFIG from the environment. --help prints all flags and ends the program with 0; a wrong flag is INVALID_ARGUMENT and names the nearest one. */
 TRN_API trn_err trn_flags_cluster(trn_role *out, int argc, char **argv, const trn_flag *own) TRN_MUST_USE;
 TRN_API void trn_role_fini(trn_role *r);
+/* A whole main: trn_flags_cluster, this task's server (alone: one that nobody else reaches), then a ps waits until the workers are done (trn_ps_wait_done)
+ * and everybody else calls `work`; closes the server, says on stderr what went wrong. What it returns is the program's exit code: 0, or 1 after an error.
+ *
+ *     int main(int argc, char **argv) { return trn_main(argc, argv, flags, work); } */
+TRN_API int trn_main(int argc, char **argv, const trn_flag *own, trn_err (*work)(const trn_role *me, trn_server *server)) TRN_MUST_USE;
 
 #ifdef __cplusplus
 }

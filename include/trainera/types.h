@@ -56,6 +56,8 @@ TRN_API trn_err trn_errorf(trn_code code, const char *fmt, ...) TRN_PRINTF(2, 3)
 TRN_API trn_err trn_err_wrap(TRN_OWN trn_err err, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE;
 TRN_API trn_err trn_err_copy(const trn_error *err) TRN_MUST_USE;
 TRN_API void trn_err_free(TRN_OWN trn_err err);
+/* The first of two that happened one after the other, the second is freed: `err = trn_err_first(err, trn_monitored_close(m))`. */
+TRN_API trn_err trn_err_first(TRN_OWN trn_err err, TRN_OWN trn_err later) TRN_MUST_USE;
 TRN_API trn_code trn_err_code(const trn_error *err); /* NULL gives TRN_CODE_OK */
 TRN_API const char *trn_err_msg(const trn_error *err);
 TRN_API const char *trn_code_name(trn_code code); /* "InvalidArgument" */

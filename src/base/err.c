@@ -178,6 +178,14 @@ void trn_err_free(trn_err err)
         free(err);
 }
 
+trn_err trn_err_first(trn_err err, trn_err later)
+{
+    if (!err)
+        return later;
+    trn_err_free(later);
+    return err;
+}
+
 trn_code trn_err_code(const trn_error *err) { return err ? err->code : TRN_CODE_OK; }
 const char *trn_err_msg(const trn_error *err) { return err ? err->msg : ""; }
 bool trn_err_is_derived(const trn_error *err) { return err && err->derived; }

@@ -12,19 +12,19 @@
 #include "res/queue.h"
 #include "tensor/tensor.h"
 
-
-
 #define SECOND UINT64_C(1000000000)
-enum { TICK_MS = 200, LINGER_MS = 2000, SETTLE_S = 2, UNCLEAN_S = 60 };
+enum { TICK_MS = 200, LINGER_MS = 2000, MAX_NAMED = 4096, SETTLE_S = 2, UNCLEAN_S = 60 };
 
 /* ---- the done queue ------------------------------------------------------------------------------------------------ */
 
 /* The pattern: each ps has a queue, each worker puts one element into every one of them when it is done, and the ps takes as many as there are workers.
- * The queue is made by whoever names it first, a worker here, so its type and capacity are the program's business, not ours. */
+ * The queue is made by whoever names it first, a worker here, so its type and capacity are the program's business, not ours. A worker written in C puts
+ * -(its number + 1) (train/hook_done.c): one that was killed and says it again counts once. */
 typedef struct done_queue {
     char *name;
     trn_queue *q; /* NULL: nobody has made it yet */
     int64_t want, got;
+    bool said[MAX_NAMED]; /* by number, those who have one */
     trn_cancel *cancel;
     pthread_mutex_t mu;
     pthread_cond_t idle;
@@ -42,14 +42,22 @@ static char *fill_task(const char *pattern, int task)
 static void taken(void *arg, trn_err err, trn_tensor **tuple)
 {
     done_queue *d = arg;
+    bool again = false;
     if (!err) {
         const trn_dtype *types;
         int n = trn_queue_components(d->q, &types);
+        if (n == 1 && types[0] == TRN_INT32 && trn_tensor_count(tuple[0]) == 1) {
+            int64_t who = -((int64_t)*(const int32_t *)trn_tensor_data(tuple[0]) + 1);
+            if (who >= 0 && who < MAX_NAMED) {
+                again = d->said[who];
+                d->said[who] = true;
+            }
+        }
         for (int i = 0; i < n; i++)
             trn_tensor_unref(tuple[i]);
     }
     pthread_mutex_lock(&d->mu);
-    d->got += !err;
+    d->got += !err && !again;
     d->lost = err != NULL;
     d->busy = false;
     pthread_cond_signal(&d->idle);
@@ -173,13 +181,6 @@ static int board_look(trn_board *b, uint64_t now)
     return -1;
 }
 
-/* Who put the last element in still closes its session: TensorFlow's close waits without end for a server that is gone. */
-static void linger(trn_server *s)
-{
-    for (int ms = 0; ms < LINGER_MS && !(trn_server_idle(s) && trn_server_look(s).sessions == 0); ms += 5)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-}
-
 int serve_wait_for_end(trn_server *s, const serve_end_opts *o, const sigset_t *signals)
 {
     int sfd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -209,7 +210,7 @@ int serve_wait_for_end(trn_server *s, const serve_end_opts *o, const sigset_t *s
             code = board_look(o->board, now);
         if (code < 0 && o->done_queue && done_queue_look(&d, s)) {
             TRN_INFO("serve", "%lld elements were put into queue '%s': ending", (long long)d.want, d.name);
-            linger(s);
+            trn_server_linger(s, LINGER_MS);
             code = CLI_OK;
         }
         if (code < 0 && o->until_done)

@@ -201,12 +201,6 @@ int trn_server_task(const trn_server *s)
     return s->task;
 }
 
-bool trn_server_idle(trn_server *s)
-{
-    trn_worker_stats n = trn_worker_count(s->worker);
-    return !n.sessions && !n.graphs;
-}
-
 trn_master *trn_server_master(trn_server *s)
 {
     return s->master;
@@ -216,6 +210,15 @@ trn_server_load trn_server_look(trn_server *s)
 {
     trn_worker_stats w = trn_worker_count(s->worker);
     return (trn_server_load){trn_master_session_count(s->master), w.sessions, w.graphs, trn_rpc_server_connections(s->rpc), w.steps_run};
+}
+
+void trn_server_linger(trn_server *s, int ms)
+{
+    for (uint64_t end = trn_now_ns() + (uint64_t)ms * 1000000; trn_now_ns() < end; nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL)) {
+        trn_server_load l = trn_server_look(s);
+        if (!l.sessions && !l.worker_sessions && !l.graphs)
+            return;
+    }
 }
 
 trn_resmgr *trn_server_resources(trn_server *s)

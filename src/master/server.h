@@ -35,7 +35,6 @@ struct trn_master *trn_server_master(trn_server *s); /* for in-process sessions 
 const trn_cluster *trn_server_cluster(const trn_server *s); /* lives as long as the server */
 const char *trn_server_job(const trn_server *s);
 int trn_server_task(const trn_server *s);
-bool trn_server_idle(trn_server *s); /* no master has a session or a graph here */
 const char *trn_server_target(const trn_server *s); /* "grpc://host:port" */
 /* [any] What goes on here; a session or graph that was closed no longer counts. */
 typedef struct trn_server_load {
@@ -44,6 +43,9 @@ typedef struct trn_server_load {
 } trn_server_load;
 trn_server_load trn_server_look(trn_server *s);
 struct trn_resmgr *trn_server_resources(trn_server *s); /* variables, queues, …; lives as long as the server */
+/* [any but loop] Waits until every session here is closed, up to ms. Before a ps ends because its workers are done: the last of them still closes its
+ * session, and TensorFlow's close waits without end for a server that is gone. */
+void trn_server_linger(trn_server *s, int ms);
 /* [any but loop] Takes no new calls, waits up to drain_ns for those that run, closes and frees everything. */
 void trn_server_stop(TRN_OWN trn_server *s, uint64_t drain_ns);
 

@@ -249,9 +249,8 @@ trn_err trn_ps_wait_done(trn_server *server, const trn_wait_done_opts *o)
     if (!err)
         err = wait_all(s, take, &t, o ? o->patience_s : 0);
     trn_err_free(trn_session_close(s));
-    /* A worker that is done still has to close its session; TensorFlow's does not come back from that when the ps is gone. */
-    for (int ms = 0; !err && ms < LINGER_MS && !trn_server_idle(server); ms += 5)
-        usleep(5000);
+    if (!err)
+        trn_server_linger(server, LINGER_MS);
     free(t.said);
     trn_sb_fini(&config);
     trn_builder_free(b);

@@ -39,9 +39,11 @@ class Examples(unittest.TestCase):
         for sync in ([], ["--sync"]):
             with self.subTest(sync=sync):
                 out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=600", *sync)
-                found = dict(re.findall(r"worker/(\d): loss (\d\.\d+)", out))
+                found = dict(re.findall(r"worker/(\d): loss (\S+),", out))
                 self.assertEqual(set(found), {"0", "1"}, out)
-                self.assertTrue(all(float(v) < 0.6 for v in found.values()), out)
+                # On a busy machine one of two that do not wait for each other may find every step done (nan).
+                self.assertTrue(all(float(v) < 0.6 for v in found.values() if sync or v != "nan"), out)
+                self.assertTrue(any(v != "nan" for v in found.values()), out)
 
     def test_trainer_by_flags(self):
         """Every task the same program, the ps too: it ends by itself."""
@@ -53,6 +55,20 @@ class Examples(unittest.TestCase):
         for p, t in zip(procs, tasks):
             out, _ = p.communicate(timeout=60)
             self.assertEqual(p.returncode, 0, f"{t}: {out}")
+
+    def test_a_worker_that_says_done_twice_counts_once(self):
+        """`serve --done-queue` ends when each of two workers has said that it is done, not when one of them, started again, has said it twice."""
+        ports = self.free_ports(3)
+        hosts = [f"--ps_hosts=localhost:{ports[0]}", f"--worker_hosts=localhost:{ports[1]},localhost:{ports[2]}"]
+        ps = subprocess.Popen([BIN, "serve", *hosts, "--job_name=ps", "--task_index=0", "--done-queue=done_queue{task}"], env={**ENV, "TRAINERA_LOG": "info"}, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(ps.stderr.close)
+        self.addCleanup(ps.kill)
+        for worker in (0, 0):
+            run(EXAMPLES / "hooks", *hosts, "--job_name=worker", f"--task_index={worker}")
+        with self.assertRaises(subprocess.TimeoutExpired):
+            ps.wait(1)
+        run(EXAMPLES / "hooks", *hosts, "--job_name=worker", "--task_index=1")
+        self.assertEqual(ps.wait(60), 0, ps.stderr.read())
 
     @unittest.skipIf(os.environ.get("SANITIZED") == "yes", "ten times as slow")
     def test_demo(self):

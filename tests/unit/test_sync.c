@@ -153,9 +153,8 @@ static trn_err work(worker *k)
         err = trn_sync_check(sync);
     if (sync)
         trn_sync_stop(sync, !k->die);
-    trn_err end = trn_session_close(s);
+    trn_err_free(trn_session_close(s));
     trn_builder_free(b);
-    trn_err_free(end);
     return err;
 }
 

@@ -41,11 +41,7 @@ static trn_err coordinate(const trn_role *me)
     }
     trn_tensor_unref(t);
     trn_future_free(f);
-    trn_err end = trn_coord_close(c);
-    if (err)
-        trn_err_free(end);
-    else
-        err = end;
+    err = trn_err_first(err, trn_coord_close(c));
     trn_builder_free(b);
     return err;
 }

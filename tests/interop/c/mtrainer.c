@@ -116,11 +116,7 @@ static trn_err work(trn_server *server, trn_role *me)
             usleep((useconds_t)pause_ms * 1000);
     }
     int recoveries = m ? trn_monitored_recoveries(m) : 0;
-    trn_err end = trn_monitored_close(m);
-    if (err)
-        trn_err_free(end);
-    else
-        err = end;
+    err = trn_err_first(err, trn_monitored_close(m));
     if (!err && last[0]) {
         const float *w = trn_tensor_data(last[1]);
         printf("final step %lld w %.5f %.5f b %.5f recoveries %d\n", (long long)*(const int64_t *)trn_tensor_data(last[0]), w[0], w[1],

@@ -5,7 +5,7 @@
 #include "eager/eager_int.h"
 #include "graph/graph_priv.h"
 
-#define SWEEP_NS (5ull * 1000000000)
+#define SWEEP_NS 1000000000ull
 
 typedef struct handle_key {
     int64_t op_id, output;
@@ -29,6 +29,7 @@ trn_ectx *trn_ectx_new(trn_eager *e, uint64_t id, uint64_t view, uint64_t keep_n
     c->divided = trn_map_new();
     c->steps = trn_map_new();
     c->lib = trn_funclib_new();
+    c->registered = trn_map_new();
     return c;
 }
 
@@ -48,6 +49,7 @@ void trn_ectx_unref(trn_ectx *c)
     trn_edevices_unref(c->devices);
     trn_map_free(c->steps, NULL);
     trn_funclib_unref(c->lib);
+    trn_map_free(c->registered, NULL);
     trn_wsession_unref(c->session);
     trn_mutex_fini(&c->mu);
     free(c);
@@ -121,27 +123,37 @@ static void replace_lib(trn_ectx *c, trn_funclib *lib)
 
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f)
 {
+    const char *name = f->function_def && f->function_def->signature ? f->function_def->signature->name : "";
     trn_lock(&c->mu);
+    uintptr_t times = (uintptr_t)trn_map_gets(c->registered, name);
     trn_funclib *lib = trn_funclib__copy(c->lib);
-    trn_err err = TRN_OK;
-    for (size_t i = 0; f->library && i < f->library->n_function && !err; i++)
+    trn_err err = f->function_def ? trn_funclib_add(lib, f->function_def) : TRN_OK; /* the same again is fine, another one is not */
+    for (size_t i = 0; f->library && i < f->library->n_function && !err && !times; i++)
         err = trn_funclib_add(lib, f->library->function[i]);
-    if (!err && f->function_def)
-        err = trn_funclib_add(lib, f->function_def);
-    if (err)
+    if (err || times)
         trn_funclib_unref(lib);
     else
         replace_lib(c, lib);
+    if (!err && f->function_def)
+        trn_map_puts(c->registered, name, (void *)(times + 1));
     trn_unlock(&c->mu);
     return err;
 }
 
-void trn_ectx_remove_function(trn_ectx *c, const char *name)
+trn_err trn_ectx_remove_function(trn_ectx *c, const char *name)
 {
     size_t n = strlen(name) + 1;
     trn_plan **gone = NULL;
     int n_gone = 0, cap = 0;
     trn_lock(&c->mu);
+    uintptr_t times = (uintptr_t)trn_map_gets(c->registered, name);
+    if (times > 1)
+        trn_map_puts(c->registered, name, (void *)(times - 1));
+    if (times != 1) {
+        trn_unlock(&c->mu);
+        return times ? TRN_OK : trn_errorf(TRN_INVALID_ARGUMENT, "Tried to remove non-existent function '%s'.", name);
+    }
+    trn_map_dels(c->registered, name);
     if (trn_funclib_has(c->lib, name)) {
         trn_funclib *lib = trn_funclib__copy(c->lib);
         trn_funclib_remove(lib, name);
@@ -167,6 +179,7 @@ void trn_ectx_remove_function(trn_ectx *c, const char *name)
         trn_plan_unref(gone[i]);
     free(gone);
     trn_ectx__forget(c, name);
+    return TRN_OK;
 }
 
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id)
@@ -262,6 +275,8 @@ trn_eager_stats trn_eager_count(trn_eager *e)
         st.handles += trn_map_count(c->handles);
         st.plans += trn_map_count(c->plans);
         st.functions += trn_funclib_count(c->lib);
+        for (const trn_erun *r = c->running; r; r = r->next)
+            st.running++;
         trn_unlock(&c->mu);
     }
     trn_unlock(&e->mu);

@@ -35,6 +35,7 @@ typedef struct trn_ectx {
     trn_wsession *session;
     trn_map *handles; /* (op id, output) → trn_tensor */
     trn_funclib *lib; /* never changed once a graph has it: replaced */
+    trn_map *registered; /* how often each function was: it goes with as many removals. Those that came as a library of another stay */
     trn_edevices *devices;
     trn_map *plans;   /* what makes an op or component function unique → trn_plan */
     trn_map *divided; /* the same for whole functions, with the inputs' devices → slot (divide.c) */
@@ -54,7 +55,7 @@ void trn_ectx_put(trn_ectx *c, int64_t op_id, int output, trn_tensor *t); /* add
 trn_err trn_ectx_get(trn_tensor **out, trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE; /* a reference */
 trn_err trn_ectx_drop(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE;
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f) TRN_MUST_USE;
-void trn_ectx_remove_function(trn_ectx *c, const char *name);
+trn_err trn_ectx_remove_function(trn_ectx *c, const char *name) TRN_MUST_USE;
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id);
 
 /* What an op has made. */

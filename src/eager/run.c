@@ -254,12 +254,47 @@ void trn_erun__begin(trn_erun *r, trn_cancel *outer, trn_eager_done done, void *
         trn_cancel_fire(r->cancel, trn_errorf(TRN_ABORTED, "the context is closed"));
 }
 
+/* The context's own step as single ops see it: one that fails or is cancelled ends its own wait, never the place where all the others meet. */
+typedef struct meeting {
+    trn_rdv base;
+    trn_wstep *st;
+} meeting;
+
+static trn_rdv *place(trn_rdv *r) { return trn_wstep_rdv(TRN_CONTAINER(r, meeting, base)->st); }
+static trn_err meeting_send(trn_rdv *r, const char *key, trn_tensor *t, bool dead) { return place(r)->type->send(place(r), key, t, dead); }
+
+static void meeting_recv(trn_rdv *r, const char *key, trn_cancel *c, trn_rdv_done done, void *arg)
+{
+    place(r)->type->recv(place(r), key, c, done, arg);
+}
+
+static void meeting_abort(trn_rdv *r, trn_err why)
+{
+    (void)r;
+    trn_err_free(why);
+}
+
+static void meeting_free(trn_rdv *r)
+{
+    meeting *m = TRN_CONTAINER(r, meeting, base);
+    trn_wstep_unref(m->st);
+    free(m);
+}
+
+static trn_rdv *meeting_new(TRN_OWN trn_wstep *st)
+{
+    static const trn_rdv_type type = {meeting_send, meeting_recv, meeting_abort, meeting_free};
+    meeting *m = trn_xalloc(sizeof *m);
+    *m = (meeting){{1, &type}, st};
+    return &m->base;
+}
+
 /* Where _Send and _Recv meet: a component's step; for single ops the context's own. */
 static trn_err start(trn_erun *r, trn_wsession *s, const Tensorflow__Eager__Operation *op)
 {
-    bool component = op->is_component_function;
-    trn_wstep *st = trn_worker_step(r->ctx->e->w, component ? op->func_step_id : (int64_t)r->ctx->id, s);
-    if (!st)
+    bool component = op->is_component_function, meets = component || strstr(op->name, "Send") || strstr(op->name, "Recv");
+    trn_wstep *st = meets ? trn_worker_step(r->ctx->e->w, component ? op->func_step_id : (int64_t)r->ctx->id, s) : NULL;
+    if (meets && !st)
         return trn_errorf(TRN_ABORTED, "%s: step %lld has been cleaned up already", op->name, (long long)op->func_step_id);
     trn_run_opts o = {.cancel = r->cancel, .n_args = r->n_args, .n_rets = r->n_rets, .args = r->v, .rets = r->v + r->n_args};
     if (component) {
@@ -268,8 +303,9 @@ static trn_err start(trn_erun *r, trn_wsession *s, const Tensorflow__Eager__Oper
         trn_unlock(&r->ctx->mu);
         trn_wstep_run(st, r->plan, &o, ran, r);
     } else {
-        if (strstr(op->name, "Send") || strstr(op->name, "Recv"))
-            r->rdv = o.rdv = trn_rdv_ref(trn_wstep_rdv(st)); /* others must not see an op's failure there */
+        if (st)
+            r->rdv = o.rdv = meeting_new(st);
+        st = NULL;
         o.step_id = (int64_t)r->ctx->id;
         trn_plan_run(r->plan, &o, ran, r);
     }

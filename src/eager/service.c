@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "eager/eager_int.h"
+#include "graph/devname.h"
 #include "tensor/tensor_pb.h"
 #include "worker/service.h"
 
@@ -20,25 +21,13 @@ static void client_gone(void *c)
 
 /* ---- contexts ------------------------------------------------------------------------------------------------------- */
 
-static trn_err make_session(trn_wsession **out, trn_eager *e, trn_arena *a, uint64_t id, uint64_t view, const Tensorflow__ServerDef *def)
+static trn_err make_session(trn_wsession **out, trn_eager *e, uint64_t id, uint64_t view, const Tensorflow__ServerDef *def)
 {
     char handle[64];
     snprintf(handle, sizeof handle, "eager_%" PRIu64 "_%" PRIu64, id, view);
-    trn_wsession_opts o = {.handle = handle};
-    trn_cluster *cluster = NULL;
-    if (def && def->cluster && def->cluster->n_job) {
-        size_t n = tensorflow__cluster_def__get_packed_size(def->cluster);
-        uint8_t *p = trn_arena_alloc(a, n + 1);
-        tensorflow__cluster_def__pack(def->cluster, p);
-        TRN_TRY(trn_cluster_from_def(&cluster, p, n));
-        o.cluster = cluster;
-        o.job = def->job_name;
-        o.task = def->task_index;
-    }
-    o.isolate = def && def->default_session_config && def->default_session_config->isolate_session_state;
-    trn_err err = trn_worker_session_new(e->w, &o);
-    trn_cluster_unref(cluster);
-    return err ? err : trn_worker_session(out, e->w, handle, true);
+    trn_wsession_opts o = {.handle = handle, .isolate = def && def->default_session_config && def->default_session_config->isolate_session_state};
+    TRN_TRY(trn_worker_session_from_def(e->w, &o, def));
+    return trn_worker_session(out, e->w, handle, true);
 }
 
 static Tensorflow__DeviceAttributes **own_devices(size_t *n, trn_arena *a, trn_eager *e)
@@ -52,7 +41,7 @@ static Tensorflow__DeviceAttributes **own_devices(size_t *n, trn_arena *a, trn_e
     return v;
 }
 
-static trn_err create(trn_eager *e, trn_arena *a, const Tensorflow__Eager__CreateContextRequest *q)
+static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextRequest *q)
 {
     trn_ectx *old = NULL;
     trn_lock(&e->mu);
@@ -72,7 +61,8 @@ static trn_err create(trn_eager *e, trn_arena *a, const Tensorflow__Eager__Creat
             return trn_errorf(TRN_INVALID_ARGUMENT, "EagerService:CreateContext failed. Context id: <%" PRIu64 "> already exists.", q->context_id);
     }
     trn_wsession *s;
-    TRN_TRY(make_session(&s, e, a, q->context_id, q->context_view_id, q->server_def));
+    TRN_TRY(make_session(&s, e, q->context_id, q->context_view_id, q->server_def));
+    trn_worker_step_renew(e->w, (int64_t)q->context_id); /* the closed one's is over */
     uint64_t keep = q->keep_alive_secs > 0 && q->keep_alive_secs < INT32_MAX ? (uint64_t)q->keep_alive_secs * 1000000000 : 0;
     trn_ectx *c = trn_ectx_new(e, q->context_id, q->context_view_id, keep);
     c->session = s;
@@ -95,7 +85,7 @@ static void create_context(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__Eager__CreateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__create_context_request__descriptor);
-    trn_err err = q ? create(svc, a, q) : TRN_OK;
+    trn_err err = q ? create(svc, q) : TRN_OK;
     if (q && err)
         trn_call_reply(call, err, NULL);
     else if (q) {
@@ -106,7 +96,7 @@ static void create_context(void *svc, trn_call *call)
     trn_arena_free(a);
 }
 
-static trn_err update(trn_eager *e, trn_arena *a, const Tensorflow__Eager__UpdateContextRequest *q)
+static trn_err update(trn_eager *e, const Tensorflow__Eager__UpdateContextRequest *q)
 {
     trn_ectx *c;
     TRN_TRY(trn_ectx_find(&c, e, q->context_id));
@@ -116,7 +106,7 @@ static trn_err update(trn_eager *e, trn_arena *a, const Tensorflow__Eager__Updat
                          c->view, q->context_view_id);
     trn_wsession *s = NULL, *old = NULL;
     if (!err && q->n_cluster_device_attributes) /* none: the change concerns others */
-        err = make_session(&s, e, a, c->id, q->context_view_id, q->server_def);
+        err = make_session(&s, e, c->id, q->context_view_id, q->server_def);
     trn_edevices *devices = s ? trn_edevices_new(e->w, q->cluster_device_attributes, q->n_cluster_device_attributes, s->task) : NULL, *old_devices = NULL;
     if (!err) {
         trn_lock(&c->mu);
@@ -131,6 +121,8 @@ static trn_err update(trn_eager *e, trn_arena *a, const Tensorflow__Eager__Updat
     }
     trn_edevices_unref(old_devices);
     if (old) {
+        if (!trn_cluster_eq(old->cluster, s->cluster)) /* what single ops have sent and nobody has fetched goes with the old addresses */
+            trn_worker_step_renew(e->w, (int64_t)c->id);
         trn_ectx__forget(c, NULL); /* tasks may have been restarted: their parts are gone */
         trn_err_free(trn_worker_session_del(e->w, old->handle));
         trn_wsession_unref(old);
@@ -143,7 +135,7 @@ static void update_context(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__Eager__UpdateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__update_context_request__descriptor);
-    trn_err err = q ? update(svc, a, q) : TRN_OK;
+    trn_err err = q ? update(svc, q) : TRN_OK;
     if (q && err)
         trn_call_reply(call, err, NULL);
     else if (q) {
@@ -279,18 +271,46 @@ static void op_done(void *arg, trn_err err, const trn_eout *outs, int n)
         r->device = trn_arena_alloc(c->arena, sizeof *r->device * (size_t)(n + 1));
         r->n_device = (size_t)n;
         for (int i = 0; i < n; i++)
-            r->device[i] = outs[i].device ? trn_arena_strdup(c->arena, outs[i].device) : trn_arena_printf(c->arena, "%s/device:CPU:0", c->ctx->session->task);
+            r->device[i] = outs[i].device ? trn_arena_strdup(c->arena, outs[i].device) : ""; /* TensorFlow's name for a task's own CPU */
     }
     c->at++;
     if (atomic_exchange(&c->turn, 1) == 1)
         enqueue_go(c);
 }
 
+static trn_err tensor_of(trn_tensor **out, const Tensorflow__TensorProto *pb)
+{
+    trn_err err = trn_tensor_from_pb(out, pb);
+    if (!err)
+        return TRN_OK;
+    trn_err said = trn_errorf(trn_err_code(err), "Unable to parse tensor proto: %s", trn_err_msg(err));
+    trn_err_free(err);
+    return said;
+}
+
+static trn_err check_device(trn_ectx *ctx, const char *name)
+{
+    trn_devname d, me;
+    trn_lock(&ctx->mu);
+    const char *task = ctx->session->task;
+    trn_err err = trn_devname_parse(&me, task, strlen(task));
+    trn_unlock(&ctx->mu);
+    if (!err && *name) {
+        err = trn_devname_parse(&d, name, strlen(name));
+        if (err || !trn_devname_compatible(&d, &me)) {
+            trn_err_free(err);
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "%s unknown device.", name);
+        }
+    }
+    return err;
+}
+
 static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp *s)
 {
+    TRN_TRY(check_device(ctx, s->device_name));
     for (size_t i = 0; i < s->n_tensors; i++) {
         trn_tensor *t;
-        TRN_TRY(trn_tensor_from_pb(&t, s->tensors[i]));
+        TRN_TRY(tensor_of(&t, s->tensors[i]));
         trn_ectx_put(ctx, s->op_id, (int)i, t);
         trn_tensor_unref(t);
     }
@@ -300,11 +320,13 @@ static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp 
 /* A bundle of handles for replicas on several devices; on a task with one device its own member stands for it. */
 static trn_err send_packed(trn_ectx *ctx, const Tensorflow__Eager__SendPackedHandleOp *s)
 {
+    if (!s->n_handles)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Handles should not be empty.");
     for (size_t i = 0; i < s->n_handles; i++) {
         const Tensorflow__Eager__SendPackedHandleOp__Handle *h = s->handles[i];
         trn_tensor *t = NULL;
         if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_LOCAL_HANDLE && h->local_handle->tensor)
-            TRN_TRY(trn_tensor_from_pb(&t, h->local_handle->tensor));
+            TRN_TRY(tensor_of(&t, h->local_handle->tensor));
         else if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_REMOTE_HANDLE) {
             trn_err err = trn_ectx_get(&t, ctx, h->remote_handle);
             if (err) {
@@ -334,8 +356,7 @@ static trn_err small_item(trn_ectx *ctx, const Tensorflow__Eager__QueueItem *i)
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REGISTER_FUNCTION:
         return trn_ectx_add_functions(ctx, i->register_function);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REMOVE_FUNCTION:
-        trn_ectx_remove_function(ctx, i->remove_function->function_name);
-        return TRN_OK;
+        return trn_ectx_remove_function(ctx, i->remove_function->function_name);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_CLEANUP_FUNCTION:
         trn_ectx_clean_step(ctx, i->cleanup_function->step_id);
         return TRN_OK;

@@ -102,23 +102,31 @@ static void get_status(void *svc, trn_call *call)
     trn_arena_free(a);
 }
 
-static trn_err create_session(trn_worker *w, trn_arena *a, const Tensorflow__CreateWorkerSessionRequest *q)
+trn_err trn_worker_session_from_def(trn_worker *w, trn_wsession_opts *o, const Tensorflow__ServerDef *def)
+{
+    trn_cluster *cluster = NULL;
+    if (def && def->cluster && def->cluster->n_job) {
+        trn_sb packed = {0};
+        trn_pb_pack(&packed, &def->cluster->base);
+        trn_err err = trn_cluster_from_def(&cluster, packed.p, packed.n);
+        trn_sb_fini(&packed);
+        if (err)
+            return err;
+        o->cluster = cluster;
+        o->job = def->job_name;
+        o->task = def->task_index;
+    }
+    trn_err err = trn_worker_session_new(w, o);
+    trn_cluster_unref(cluster);
+    o->cluster = NULL;
+    return err;
+}
+
+static trn_err create_session(trn_worker *w, const Tensorflow__CreateWorkerSessionRequest *q)
 {
     trn_wsession_opts o = {.handle = q->session_handle, .isolate = q->isolate_session_state, .master_task = q->master_task,
                            .master_incarnation = q->master_incarnation};
-    trn_cluster *cluster = NULL;
-    if (q->server_def && q->server_def->cluster && q->server_def->cluster->n_job) {
-        size_t n = tensorflow__cluster_def__get_packed_size(q->server_def->cluster);
-        uint8_t *p = trn_arena_alloc(a, n + 1);
-        tensorflow__cluster_def__pack(q->server_def->cluster, p);
-        TRN_TRY(trn_cluster_from_def(&cluster, p, n));
-        o.cluster = cluster;
-        o.job = q->server_def->job_name;
-        o.task = q->server_def->task_index;
-    }
-    trn_err err = trn_worker_session_new(w, &o);
-    trn_cluster_unref(cluster);
-    return err;
+    return trn_worker_session_from_def(w, &o, q->server_def);
 }
 
 static void create_worker_session(void *svc, trn_call *call)
@@ -126,7 +134,7 @@ static void create_worker_session(void *svc, trn_call *call)
     trn_arena *a = trn_arena_new();
     Tensorflow__CreateWorkerSessionRequest *q = trn_request_pb(a, call, &tensorflow__create_worker_session_request__descriptor);
     if (q)
-        trn_call_reply(call, create_session(svc, a, q), NULL);
+        trn_call_reply(call, create_session(svc, q), NULL);
     trn_arena_free(a);
 }
 

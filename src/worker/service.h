@@ -10,6 +10,8 @@ void trn_worker_serve(trn_rpc_server *s, trn_worker *w);
 void trn_reply_pb(trn_call *call, const ProtobufCMessage *msg);
 /* Unpacks the call's request; on failure replies and returns NULL. */
 void *trn_request_pb(trn_arena *a, trn_call *call, const ProtobufCMessageDescriptor *d);
+/* A session for the cluster and the place in it that `def` names (NULL or without a cluster: the task's own); the rest is `o`'s. */
+trn_err trn_worker_session_from_def(trn_worker *w, trn_wsession_opts *o, const Tensorflow__ServerDef *def) TRN_MUST_USE;
 /* device_attributes as TensorFlow's servers tell them; memory from the arena. */
 Tensorflow__DeviceAttributes *trn_device_to_pb(trn_arena *a, const trn_device *d);
 

@@ -68,6 +68,7 @@ trn_rdv *trn_wstep_rdv(trn_wstep *st);
 trn_resmgr *trn_wstep_resmgr(trn_wstep *st);
 void trn_wstep_unref(trn_wstep *st);
 void trn_worker_step_clean(trn_worker *w, int64_t step_id); /* CleanupGraph */
+void trn_worker_step_renew(trn_worker *w, int64_t step_id); /* a new step of that number may begin, although there was one */
 /* Ends everything that waits in the step; RecvTensor of peers get this error. */
 void trn_wstep_abort(trn_wstep *st, TRN_OWN trn_err why);
 /* Without going to another task: what a peer's RecvTensor asks for. */

@@ -40,6 +40,12 @@ typedef struct trn_outs {
     trn_out *at;
 } trn_outs;
 
+/* A tensor and what it is called elsewhere: in a signature, in a graph that is imported. */
+typedef struct trn_named_out {
+    const char *name;
+    trn_out tensor;
+} trn_named_out;
+
 /* Optional attrs whose default is not zero say whether they were given: .epsilon = TRN_F(1e-3) */
 typedef struct trn_maybe_int { bool given; int64_t v; } trn_maybe_int;
 typedef struct trn_maybe_float { bool given; float v; } trn_maybe_float;
@@ -198,6 +204,9 @@ TRN_API void trn_builder_on_free(trn_builder *b, void (*fn)(void *), void *arg);
 
 /* Adds the nodes and functions of a serialized GraphDef, under the current name scope as `prefix/…` when prefix is not NULL. */
 TRN_API void trn_builder_import(trn_builder *b, const void *graph_def, size_t n, const char *prefix);
+/* The same; what the imported nodes take from a tensor called inputs[i].name ("x", "x:1"; "^x" for control inputs) comes from inputs[i].tensor instead, be there a
+ * node of that name in the GraphDef or not. Latches NOT_FOUND for names that no node asks for. */
+TRN_API void trn_builder_import_with(trn_builder *b, const void *graph_def, size_t n, const char *prefix, const trn_named_out *inputs, int n_inputs);
 /* Serialized; to be freed with free(). */
 TRN_API trn_err trn_builder_export(void **out, size_t *n, const trn_builder *b) TRN_MUST_USE;
 TRN_API trn_err trn_builder_export_text(char **out, const trn_builder *b) TRN_MUST_USE;

@@ -73,14 +73,18 @@ TRN_API trn_err trn_meta_graph_write(const char *path, trn_builder *b, const trn
 /* Adds graph, variables and collections under their own names. Gives the saver that comes with it; NULL: none, or an error is latched. */
 TRN_API trn_saver *trn_meta_graph_import(trn_builder *b, const void *meta_graph_def, size_t n);
 TRN_API trn_saver *trn_meta_graph_read(trn_builder *b, const char *path);
+/* The same under "scope/…" (as import_scope of tf.compat.v1.train.import_meta_graph), with the tensors that it takes from elsewhere: see
+ * trn_builder_import_with. The saver keeps the names that are in checkpoints. As in TensorFlow, resource variables keep their shared names: what is imported
+ * twice shares its variables, unless it is imported into a graph of its own and another container. */
+TRN_API trn_saver *trn_meta_graph_import_scope(trn_builder *b, const void *meta_graph_def, size_t n, const char *scope, const trn_named_out *inputs, int n_inputs);
+/* What lies in a name scope ("tower/dense"), as a MetaGraphDef with names from there on (as export_scope of export_meta_graph): nodes, variables, collections; no
+ * saver. What its nodes take from outside is called "$unbound_inputs_<tensor>", listed in the collection "unbound_inputs", and must be given when it is imported.
+ * NOT_FOUND: nothing lies there. Freed with free(). */
+TRN_API trn_err trn_meta_graph_export_scope(void **out, size_t *n, trn_builder *b, const char *scope) TRN_MUST_USE;
 
 /* ---- saved models ----------------------------------------------------------------------------------------------------- */
 
 /* What a server of models is asked for: named inputs and outputs. */
-typedef struct trn_named_out {
-    const char *name;
-    trn_out tensor;
-} trn_named_out;
 typedef struct trn_signature {
     const char *key;    /* NULL: "serving_default" */
     const char *method; /* NULL: "tensorflow/serving/predict" */

@@ -725,18 +725,49 @@ void trn_builder__adopt(trn_builder *b, int first)
     }
 }
 
-static char *prefixed(trn_arena *a, const char *prefix, const char *name)
+/* While a GraphDef is taken in: every node below a prefix (NULL: as they are), some inputs from tensors that we have. */
+typedef struct taking {
+    trn_arena *a;
+    trn_builder *b;
+    const char *prefix;
+    const trn_named_out *input;
+    int n_inputs;
+    bool *used;
+} taking;
+
+/* "x" is "x:0". */
+static bool same_tensor(const char *x, const char *y)
 {
-    return *name == '^' ? trn_arena_printf(a, "^%s/%s", prefix, name + 1) : trn_arena_printf(a, "%s/%s", prefix, name);
+    size_t n = strlen(x), m = strlen(y);
+    if (n > 2 && strcmp(x + n - 2, ":0") == 0)
+        n -= 2;
+    if (m > 2 && strcmp(y + m - 2, ":0") == 0)
+        m -= 2;
+    return n == m && memcmp(x, y, n) == 0;
 }
 
-static void rename_all(trn_arena *a, Tensorflow__GraphDef *gd, const char *prefix)
+static char *new_input(taking *t, char *name)
+{
+    for (int i = 0; i < t->n_inputs; i++)
+        if (same_tensor(name, t->input[i].name)) {
+            t->used[i] = true;
+            trn_out o = t->input[i].tensor;
+            return *name == '^' ? trn_arena_printf(t->a, "^%s", trn_out_name(t->b, trn_out_node(o))) : trn_arena_printf(t->a, "%s", trn_out_name(t->b, o));
+        }
+    if (!t->prefix)
+        return name;
+    return *name == '^' ? trn_arena_printf(t->a, "^%s/%s", t->prefix, name + 1) : trn_arena_printf(t->a, "%s/%s", t->prefix, name);
+}
+
+static void rename_all(taking *t, Tensorflow__GraphDef *gd)
 {
     for (size_t i = 0; i < gd->n_node; i++) {
         Tensorflow__NodeDef *nd = gd->node[i];
-        nd->name = prefixed(a, prefix, nd->name);
         for (size_t k = 0; k < nd->n_input; k++)
-            nd->input[k] = prefixed(a, prefix, nd->input[k]);
+            nd->input[k] = new_input(t, nd->input[k]);
+        if (!t->prefix)
+            continue;
+        nd->name = trn_arena_printf(t->a, "%s/%s", t->prefix, nd->name);
         for (size_t k = 0; k < nd->n_attr; k++) {
             Tensorflow__AttrValue *v = nd->attr[k]->value;
             if (strcmp(nd->attr[k]->key, "_class") || !v || v->value_case != TENSORFLOW__ATTR_VALUE__VALUE_LIST)
@@ -745,34 +776,58 @@ static void rename_all(trn_arena *a, Tensorflow__GraphDef *gd, const char *prefi
                 ProtobufCBinaryData *s = &v->list->s[j];
                 if (s->len < 5 || memcmp(s->data, "loc:@", 5))
                     continue;
-                char *to = trn_arena_printf(a, "loc:@%s/%.*s", prefix, (int)s->len - 5, (const char *)s->data + 5);
+                char *to = trn_arena_printf(t->a, "loc:@%s/%.*s", t->prefix, (int)s->len - 5, (const char *)s->data + 5);
                 *s = (ProtobufCBinaryData){strlen(to), (uint8_t *)to};
             }
         }
     }
 }
 
-void trn_builder_import(trn_builder *b, const void *graph_def, size_t n, const char *prefix)
+/* Inputs from elsewhere must be tensors of this builder, and be asked for. */
+static trn_err take_in(taking *t, Tensorflow__GraphDef *gd)
+{
+    for (int i = 0; i < t->n_inputs; i++) {
+        const trn_gnode *nd = trn_builder__node(t->b, t->input[i].tensor);
+        if (!t->input[i].name || !nd || t->input[i].tensor.slot >= nd->n.n_out || (t->input[i].tensor.slot < 0 && *t->input[i].name != '^'))
+            return trn_errorf(TRN_INVALID_ARGUMENT, "input %d, '%s', has no tensor", i, t->input[i].name ? t->input[i].name : "");
+    }
+    rename_all(t, gd);
+    for (int i = 0; i < t->n_inputs; i++)
+        if (!t->used[i])
+            return trn_errorf(TRN_NOT_FOUND, "no node takes anything from '%s'", t->input[i].name);
+    return trn_graph_import(t->b->g, gd);
+}
+
+const char *trn_builder__import(trn_builder *b, const void *graph_def, size_t n, const char *prefix, const trn_named_out *inputs, int n_inputs)
 {
     b = b->real;
     if (b->err)
-        return;
-    trn_arena *a = trn_arena_new();
+        return NULL;
+    taking t = {.a = trn_arena_new(), .b = b, .input = inputs, .n_inputs = TRN_MAX(n_inputs, 0)};
     Tensorflow__GraphDef *gd;
     int first = b->g->n;
-    trn_err err = TRN_PB_UNPACK(&gd, a, tensorflow__graph_def__descriptor, graph_def, n);
+    t.used = trn_arena_alloc(t.a, (size_t)t.n_inputs + 1);
+    trn_err err = TRN_PB_UNPACK(&gd, t.a, tensorflow__graph_def__descriptor, graph_def, n);
     if (!err) {
         if (prefix)
-            rename_all(a, gd, trn_builder__unique(b, whole_name(b, prefix)));
-        err = trn_graph_import(b->g, gd);
+            t.prefix = trn_builder_strdup(b, trn_builder__unique(b, whole_name(b, prefix)));
+        err = take_in(&t, gd);
         b->g->producer = PRODUCER;
     }
-    trn_arena_free(a);
+    trn_arena_free(t.a);
     if (err)
         trn_builder_fail(b, trn_err_wrap(err, "while importing a graph"));
     else
         trn_builder__adopt(b, first);
     b->lib_version++;
+    return err ? NULL : t.prefix ? t.prefix : "";
+}
+
+void trn_builder_import(trn_builder *b, const void *graph_def, size_t n, const char *prefix) { trn_builder__import(b, graph_def, n, prefix, NULL, 0); }
+
+void trn_builder_import_with(trn_builder *b, const void *graph_def, size_t n, const char *prefix, const trn_named_out *inputs, int n_inputs)
+{
+    trn_builder__import(b, graph_def, n, prefix, inputs, n_inputs);
 }
 
 void trn_builder__add_functions(trn_builder *b, Tensorflow__FunctionDef *const *f, int n)

@@ -72,6 +72,8 @@ void trn_builder__adopt(trn_builder *b, int first);
 /* Nodes [first, …) and all functions as a message in `a`. */
 Tensorflow__GraphDef *trn_builder__export(trn_arena *a, const trn_builder *b, int first);
 /* The new functions of a GraphDef's library, without nodes. */
+/* trn_builder_import_with; gives the prefix as it became ("" for none), NULL after an error. */
+const char *trn_builder__import(trn_builder *b, const void *graph_def, size_t n, const char *prefix, const trn_named_out *inputs, int n_inputs);
 void trn_builder__add_functions(trn_builder *b, Tensorflow__FunctionDef *const *f, int n);
 
 #endif

@@ -90,7 +90,8 @@ trn_err trn_meta__put(trn_sb *out, trn_builder *b, const trn_saver *saver, const
 /* "name:0" or "name"; TRN_NONE when there is none: a meta graph may name what it does not have. */
 trn_out trn_meta__find(const trn_builder *b, const char *name);
 struct Tensorflow__MetaGraphDef;
-trn_saver *trn_meta__import(trn_builder *b, trn_arena *a, const struct Tensorflow__MetaGraphDef *m);
+/* scope NULL: under their own names. */
+trn_saver *trn_meta__import(trn_builder *b, trn_arena *a, const struct Tensorflow__MetaGraphDef *m, const char *scope, const trn_named_out *inputs, int n_inputs);
 
 #define TRN_TEXT_METADATA "\x0a\x06\x0a\x04text" /* SummaryMetadata of TensorBoard's text page */
 

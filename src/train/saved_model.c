@@ -276,7 +276,7 @@ static const char *main_op_of(trn_builder *b)
 
 static trn_saved_model *import(trn_builder *b, trn_arena *a, const Tensorflow__MetaGraphDef *m, const char *dir)
 {
-    trn_saver *saver = trn_meta__import(b, a, m);
+    trn_saver *saver = trn_meta__import(b, a, m, NULL, NULL, 0);
     if (!trn_builder_ok(b))
         return NULL;
     char *full = trn_train__absolute(dir);

@@ -150,6 +150,26 @@ def test_we_import_a_meta_graph_of_tensorflow(tmp_path):
             same(sess.run(v), got[v.op.name])
 
 
+def test_parts_of_graphs_both_ways(tmp_path):
+    """export_scope, import_scope and inputs from elsewhere."""
+    tool("export_scope", tmp_path / "c.meta")
+    with tf.Graph().as_default(), tf.Session() as sess:
+        tf.train.import_meta_graph(str(tmp_path / "c.meta"), import_scope="theirs", input_map={"$unbound_inputs_outer/x": tf.constant([[1.0, 2.0]])})
+        assert [v.op.name for v in tf.trainable_variables()] == ["theirs/w"]
+        sess.run(tf.global_variables_initializer())
+        assert [(t.name, sess.run(t).tolist()) for t in tf.get_collection("losses")] == [("theirs/y:0", [[11.0]])]
+    with tf.Graph().as_default() as g:
+        with tf.name_scope("outer"):
+            x = tf.placeholder(tf.float32, [None, 2], "x")
+        with tf.name_scope("tower/"):
+            w = tf.Variable([[5.0], [6.0]], use_resource=True, name="w")
+            with tf.colocate_with(x), tf.control_dependencies([w.initializer]):
+                y = tf.matmul(x, w, name="y")
+        tf.add_to_collection("losses", y)
+        tf.train.export_meta_graph(str(tmp_path / "tf.meta"), graph=g, export_scope="tower")
+    assert tool("import_scope", tmp_path / "tf.meta").split() == ["mine/y:0", "17", "mine/w"]
+
+
 # ---- checkpoints of TensorFlow's other writers
 
 

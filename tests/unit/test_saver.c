@@ -354,6 +354,103 @@ static void test_meta_graph(void **state)
     trn_builder_free(b);
 }
 
+static void wants(trn_builder *b, trn_code code, const char *part)
+{
+    trn_err err = trn_builder_check(b);
+    assert_non_null(err);
+    if (trn_err_code(err) != code || !strstr(trn_err_msg(err), part))
+        fail_msg("%d \"%s\" does not say \"%s\"", (int)trn_err_code(err), trn_err_msg(err), part);
+    trn_err_free(err);
+    trn_builder_free(b);
+}
+
+/* A whole meta graph below a scope, with the checkpoint that came with it; a part of a graph, with another input than it had. */
+static void test_meta_graph_scopes(void **state)
+{
+    model m = make("ms");
+    trn_collect(m.b, "train_op", m.bump);
+    trn_saver *s = trn_saver_new(m.b, NULL);
+    trn_session *sess = open_session(m.b);
+    run(sess, trn_out_name(m.b, m.init));
+    run(sess, "ms/bump");
+    ok(trn_saver_save(NULL, s, sess, in("ms/m"), 1));
+    run(sess, "ms/bump");
+    ok(trn_session_close(sess));
+    void *meta;
+    size_t len;
+    ok(trn_meta_graph_export(&meta, &len, m.b, s));
+    trn_builder_free(m.b);
+
+    trn_builder *b = trn_builder_new();
+    trn_const_f32(trn_named(b, "here"), 1); /* the scope that is asked for is taken */
+    s = trn_meta_graph_import_scope(b, meta, len, "here", NULL, 0);
+    ok(trn_builder_check(b));
+    trn_variable *v = trn_variable_find(b, "here_1/ms/v");
+    assert_true(s && v && !trn_variable_find(b, "ms/v") && trn_out_is(v->init) && trn_out_is(v->value));
+    assert_string_equal(trn_saver_restore_op(s), "here_1/save/restore_all");
+    int n;
+    const trn_out *train = trn_collection(&n, b, "train_op");
+    assert_true(n == 1 && !strcmp(trn_out_name(b, train[0]), "here_1/ms/bump"));
+    sess = open_session(b);
+    ok(trn_saver_restore(s, sess, in("ms/m-1"))); /* under the names that the checkpoint has */
+    run(sess, trn_out_name(b, train[0]));
+    assert_true(value(sess, trn_out_name(b, v->value), 0) == 3);
+    ok(trn_session_close(sess));
+    trn_builder_free(b);
+    free(meta);
+
+    b = trn_builder_new();
+    trn_out x = trn_const_f32(trn_named(b, "x"), 5);
+    trn_out go = trn_node_add(trn_named(b, "go"), "NoOp", NULL, 0, NULL, 0);
+    TRN_SCOPE(trn_name_scope(b, "tower"), b) {
+        trn_variable *w = trn_variable_new(b, "w", trn_const_f32(b, 2), 0);
+        trn_out y = trn_node_add(trn_named(b, "y"), "Mul", TRN_OUTS(w->value, x), NULL, 0);
+        trn_control_add(b, y, go);
+        trn_collect(b, "losses", y);
+    }
+    trn_collect(b, "losses", x);
+    trn_variable_new(b, "towers", trn_const_f32(b, 2), 0); /* begins alike, but lies elsewhere */
+    ok(trn_meta_graph_export_scope(&meta, &len, b, "tower/"));
+    void *none;
+    size_t no;
+    trn_err err = trn_meta_graph_export_scope(&none, &no, b, "towe");
+    assert_int_equal(trn_err_code(err), TRN_NOT_FOUND);
+    trn_err_free(err);
+    err = trn_meta_graph_export_scope(&none, &no, b, "");
+    assert_int_equal(trn_err_code(err), TRN_INVALID_ARGUMENT);
+    trn_err_free(err);
+    trn_builder_free(b);
+
+    b = trn_builder_new();
+    trn_out seven = trn_const_f32(b, 7), node = trn_out_node(seven);
+    trn_named_out inputs[] = {{"$unbound_inputs_x", seven}, {"^$unbound_inputs_go", node}, {"nobody", seven}, {"$unbound_inputs_x", TRN_NONE}};
+    assert_null(trn_meta_graph_import_scope(b, meta, len, "copy", inputs, 2)); /* it has no saver */
+    ok(trn_builder_check(b));
+    assert_int_equal(trn_builder_node_count(b) > 5, 1);
+    trn_variables(&n, b, TRN_VARS_ALL);
+    assert_true(n == 1 && trn_variable_find(b, "copy/w"));
+    const trn_out *y = trn_collection(&n, b, "losses");
+    assert_true(n == 1 && !strcmp(trn_out_name(b, y[0]), "copy/y:0"));
+    trn_out init = trn_variables_init(b, TRN_VARS_GLOBAL);
+    sess = open_session(b);
+    run(sess, trn_out_name(b, trn_out_node(init)));
+    assert_true(value(sess, "copy/y:0", 0) == 14);
+    ok(trn_session_close(sess));
+    trn_builder_free(b);
+    b = trn_builder_new();
+    trn_meta_graph_import(b, meta, len);
+    wants(b, TRN_INVALID_ARGUMENT, "needs the input '");
+    b = trn_builder_new();
+    trn_const_f32(b, 7);
+    trn_meta_graph_import_scope(b, meta, len, NULL, inputs, 3);
+    wants(b, TRN_NOT_FOUND, "no node takes anything from 'nobody'");
+    b = trn_builder_new();
+    trn_const_f32(b, 7);
+    trn_meta_graph_import_scope(b, meta, len, NULL, inputs + 1, 3);
+    wants(b, TRN_INVALID_ARGUMENT, "'$unbound_inputs_x', has no tensor");
+    free(meta);
+}
+
 static void test_init_from(void **state)
 {
     model m = make("from");
@@ -445,7 +542,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_restore), cmocka_unit_test(test_mismatch), cmocka_unit_test(test_pieces),     cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_every_hours),  cmocka_unit_test(test_background), cmocka_unit_test(test_meta_graph),
+        cmocka_unit_test(test_every_hours),  cmocka_unit_test(test_background), cmocka_unit_test(test_meta_graph), cmocka_unit_test(test_meta_graph_scopes),
         cmocka_unit_test(test_init_from),    cmocka_unit_test(test_saved_model),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

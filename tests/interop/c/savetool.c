@@ -226,6 +226,55 @@ static void train(const char *meta, const char *ckpt)
     stop(server, s, b);
 }
 
+/* The scope "tower" of a graph, as a meta graph. */
+static void export_scope(const char *path)
+{
+    trn_builder *b = trn_builder_new();
+    trn_out x = trn_placeholder(b, "outer/x", TRN_FLOAT, trn_shape_of(2, (int64_t)-1, (int64_t)2));
+    TRN_SCOPE(trn_name_scope(b, "tower"), b) {
+        trn_variable *w = trn_variable_new(b, "w", trn_const(b, trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){2, 1}, (float[]){3, 4})), 0);
+        trn_out y = trn_node_add(trn_named(b, "y"), "MatMul", (trn_out[]){x, w->value}, 2, NULL, 0);
+        trn_collect(b, "losses", y);
+    }
+    void *p;
+    size_t n;
+    ok(trn_meta_graph_export_scope(&p, &n, b, "tower"));
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(p, 1, n, f) != n || fclose(f))
+        exit(1);
+    free(p);
+    trn_builder_free(b);
+}
+
+/* A part of a graph, below "mine", fed with [[1, 2]] where it asks for outer/x. */
+static void import_scope(const char *path)
+{
+    trn_builder *b = trn_builder_new();
+    FILE *f = fopen(path, "rb");
+    static char bytes[1 << 20];
+    size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
+    if (f)
+        fclose(f);
+    trn_out x = trn_const(b, trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){1, 2}, (float[]){1, 2}));
+    trn_meta_graph_import_scope(b, bytes, n, "mine", &(trn_named_out){"$unbound_inputs_outer/x", x}, 1);
+    trn_out init = trn_variables_init(b, TRN_VARS_GLOBAL);
+    int k;
+    const trn_out *losses = trn_collection(&k, b, "losses");
+    ok(trn_builder_check(b));
+    trn_server *server;
+    trn_session *s = start(&server, NULL, b);
+    run(s, trn_out_name(b, trn_out_node(init)));
+    trn_tensor *t;
+    const char *fetch = trn_out_name(b, losses[0]);
+    ok(trn_session_run(s, &(trn_run){.fetches = &fetch, .n_fetches = 1, .out = &t}));
+    printf("%s %g\n", fetch, (double)*(const float *)trn_tensor_data(t));
+    trn_tensor_unref(t);
+    trn_variable **v = trn_variables(&k, b, TRN_VARS_TRAINABLE);
+    for (int i = 0; i < k; i++)
+        printf("%s\n", v[i]->name);
+    stop(server, s, b);
+}
+
 static void export_model(const char *dir)
 {
     trn_builder *b = trn_builder_new();
@@ -362,6 +411,10 @@ int main(int argc, char **argv)
         restore(argv[2], argv + 3, argc - 3);
     else if (!strcmp(what, "train") && argc > 3)
         train(argv[2], argv[3]);
+    else if (!strcmp(what, "export_scope"))
+        export_scope(argv[2]);
+    else if (!strcmp(what, "import_scope"))
+        import_scope(argv[2]);
     else if (!strcmp(what, "export"))
         export_model(argv[2]);
     else if (!strcmp(what, "serve"))

@@ -28,6 +28,9 @@ trn_err trn_data_out(trn_kctx *k, void *ds, TRN_OWN trn_err err) TRN_MUST_USE;
 /* Starts `it->in` on the dataset's input 0. */
 trn_err trn_it_start_in(trn_it *it) TRN_MUST_USE;
 trn_err trn_sh_dataset(trn_shctx *s);
+trn_err trn_sh_elements(trn_shctx *s); /* the outputs are an element: attr output_shapes */
+/* An element becomes the node's outputs, when it is what the node says. */
+trn_err trn_data_set_outputs(trn_kctx *k, trn_elem *e) TRN_MUST_USE;
 int64_t trn_data_count_same(const trn_ds *d); /* as many as the input */
 trn_ds_do trn_data_pass(trn_it *it, trn_act *a, trn_ds_why why); /* `next` of an operator that changes nothing */
 

@@ -146,8 +146,7 @@ static trn_err one_shot_iterator(trn_kctx *k)
 
 /* ---- the next element --------------------------------------------------------------------------------------------------- */
 
-/* An element becomes the node's outputs, when it is what the node says. */
-static trn_err set_outputs(trn_kctx *k, trn_elem *e)
+trn_err trn_data_set_outputs(trn_kctx *k, trn_elem *e)
 {
     const trn_attr *s = trn_node_attr(k->node, "output_shapes");
     TRN_CHECK_ARG(e->n == k->n_out, "Number of components does not match: expected %d types but got %d.", k->n_out, e->n);
@@ -172,7 +171,7 @@ static void got_next(void *arg, trn_err err, trn_elem *e)
     if (!err && !e)
         err = trn_errorf(TRN_OUT_OF_RANGE, "End of sequence");
     if (!err)
-        err = set_outputs(k, e);
+        err = trn_data_set_outputs(k, e);
     trn_elem_free(e);
     trn_k_done(k, err);
 }
@@ -188,7 +187,7 @@ static trn_err get_next_with(trn_kctx *k, trn_iter_done done)
 
 static trn_err iterator_get_next(trn_kctx *k) { return get_next_with(k, got_next); }
 
-static trn_err sh_outputs(trn_shctx *s)
+trn_err trn_sh_elements(trn_shctx *s)
 {
     const trn_attr *shapes = trn_node_attr(s->node, "output_shapes");
     for (int i = 0; shapes && i < s->n_out && i < shapes->n; i++)
@@ -366,7 +365,7 @@ typedef struct walking {
 static void walk_end(walking *w, trn_err err)
 {
     if (!err)
-        err = set_outputs(w->k, w->e);
+        err = trn_data_set_outputs(w->k, w->e);
     trn_elem_free(w->e);
     trn_it_drop(w->it);
     trn_kctx *k = w->k;
@@ -505,8 +504,8 @@ const trn_op trn_ops_data_iter[] = {
     {"AnonymousIteratorV3", "-> handle:res; " DS_OUT, trn_sh_dataset, anonymous_iterator, TRN_OP_STATEFUL},
     {"MakeIterator", "dataset:var, iterator:res ->", trn_sh_dataset, make_iterator, TRN_OP_STATEFUL},
     {"DeleteIterator", "handle:res, deleter:var ->", trn_sh_dataset, nothing, TRN_OP_STATEFUL},
-    {"IteratorGetNext", "iterator:res -> components:output_types; " DS_OUT, sh_outputs, iterator_get_next, WAITS},
-    {"IteratorGetNextSync", "iterator:res -> components:output_types; " DS_OUT, sh_outputs, iterator_get_next, WAITS},
+    {"IteratorGetNext", "iterator:res -> components:output_types; " DS_OUT, trn_sh_elements, iterator_get_next, WAITS},
+    {"IteratorGetNextSync", "iterator:res -> components:output_types; " DS_OUT, trn_sh_elements, iterator_get_next, WAITS},
     {"IteratorGetNextAsOptional", "iterator:res -> optional:var; " DS_OUT, trn_sh_dataset, get_next_as_optional, WAITS},
     {"IteratorToStringHandle", "resource_handle:res -> string_handle:str", trn_sh_dataset, to_string_handle, TRN_OP_STATEFUL},
     {"IteratorFromStringHandle", "string_handle:str -> resource_handle:res; output_types:list(type)>=0=[], output_shapes:list(shape)>=0=[]",
@@ -517,8 +516,8 @@ const trn_op trn_ops_data_iter[] = {
     {"ReduceDataset",
      "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> components:output_types; f:func, Tstate:list(type)>=1, "
      "Targuments:list(type)>=0, " DS_OUT ", use_inter_op_parallelism:bool=true" DS_META,
-     sh_outputs, reduce_dataset, WAITS},
-    {"GetElementAtIndex", "dataset:var, index:i64 -> components:output_types; " DS_OUT, sh_outputs, get_element_at_index, TRN_OP_ASYNC | TRN_OP_BACK},
-    {"DatasetToSingleElement", "dataset:var -> components:output_types; " DS_OUT DS_META, sh_outputs, dataset_to_single_element, WAITS},
+     trn_sh_elements, reduce_dataset, WAITS},
+    {"GetElementAtIndex", "dataset:var, index:i64 -> components:output_types; " DS_OUT, trn_sh_elements, get_element_at_index, TRN_OP_ASYNC | TRN_OP_BACK},
+    {"DatasetToSingleElement", "dataset:var -> components:output_types; " DS_OUT DS_META, trn_sh_elements, dataset_to_single_element, WAITS},
     {0},
 };

@@ -22,6 +22,7 @@
     X(trn_ops_data_generator)                                                                                          \
     X(trn_ops_data_func)                                                                                               \
     X(trn_ops_data_iter)                                                                                               \
+    X(trn_ops_data_multi)                                                                                              \
     X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \

@@ -1,4 +1,4 @@
-"""Whole ParameterServerStrategy programs with TensorFlow as coordinator and worker: on our ps and on TensorFlow's, the same numbers; and what breaks under way."""
+"""Whole ParameterServerStrategy programs with TensorFlow as coordinator: on our ps and workers and on TensorFlow's, the same numbers; and what breaks under way."""
 import json
 import os
 import pathlib
@@ -16,9 +16,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 MODES = "tutorial,optimizers,fit"
 
 
-def made(cluster, kind, n_ps, workers=1, here=()):
+def made(cluster, kind, n_ps, workers=1, here=(), worker="tf"):
     """A cluster; the tasks `here` are part of the coordinator's process."""
-    c = cluster(ps=n_ps, workers=workers, ps_kind=kind, worker_kind="tf", start=False)
+    c = cluster(ps=n_ps, workers=workers, ps_kind=kind, worker_kind=worker, start=False)
     c.spec["chief"] = [f"127.0.0.1:{free_ports(1)[0]}"]  # the tasks share this dictionary
     c.tasks = [t for t in c.tasks if f"{t.job}/{t.index}" not in here]
     return c.start()
@@ -90,6 +90,17 @@ def test_keras_fit(both):
     same({"weights": ours["again"]}, {"weights": ours["weights"]}, rtol=0)
 
 
+@pytest.mark.parametrize("ps", ["trn", "tf"])
+def test_our_worker(both, cluster, tmp_path, ps):
+    """The functions run on a worker of ours, which divides them between itself and the ps."""
+    here = ("ps/0", "ps/1") if ps == "tf" else ()
+    c = made(cluster, ps, 2, here=here, worker="trn")
+    ours = ended(c, program(c, tmp_path / "out.json", "tutorial,fit", tmp_path, here=here), tmp_path / "out.json")
+    same(ours["tutorial"], both[1]["tutorial"], rtol=1e-5, atol=1e-6)
+    assert ours["fit"]["epochs"] == [2, 3]
+    same(ours["fit"], both[1]["fit"], rtol=1e-4, atol=2e-5)
+
+
 def marked(folder, p, at_least, seconds=120):
     end = time.monotonic() + seconds
     while time.monotonic() < end and p.poll() is None:
@@ -100,19 +111,22 @@ def marked(folder, p, at_least, seconds=120):
     pytest.fail(f"step {at_least} was not reached: {p.stderr.read()[-3000:] if p.poll() is not None else 'time is up'}")
 
 
-def test_lost_worker(cluster, tmp_path):
+@pytest.mark.parametrize("worker", ["tf", "trn"])
+def test_lost_worker(cluster, tmp_path, worker):
     """Its closures run elsewhere, the training ends."""
-    c = made(cluster, "trn", 1, workers=2, here=("worker/0",))
-    p = program(c, tmp_path / "out.json", "count", 300, tmp_path, 0.05, here=("worker/0",))
+    here = ("worker/0",) if worker == "tf" else ()
+    c = made(cluster, "trn", 1, workers=2, here=here, worker=worker)
+    p = program(c, tmp_path / "out.json", "count", 300, tmp_path, 0.05, here=here)
     marked(tmp_path, p, 20)
     c.task("worker", 1).kill()
     r = ended(c, p, tmp_path / "out.json")["count"]
     assert r["error"] is None and r["end"] >= 300 and r["w"] == r["end"] / 2
 
 
-def test_lost_ps(cluster, tmp_path):
+@pytest.mark.parametrize("worker", ["tf", "trn"])
+def test_lost_ps(cluster, tmp_path, worker):
     """The coordinator gets UnavailableError; with a new ps the next coordinator goes on from the checkpoint. Workers stay."""
-    c = made(cluster, "trn", 1)
+    c = made(cluster, "trn", 1, worker=worker)
     p = program(c, tmp_path / "out.json", "count", 100000, tmp_path, 0.05)
     marked(tmp_path, p, 20)
     c.task("ps").kill()

@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 3600
 JOBS ?= $(shell nproc)
 
-.PHONY: all demo test check test-all test-slurm fuzz bench install format tidy clean help
+.PHONY: all demo test check test-all test-slurm test-condor fuzz bench install format tidy clean help
 
 all: ## build build/trainera (the default)
 	@tools/setup build check
@@ -30,6 +30,10 @@ test-slurm: ## jobs in a real Slurm that the tests start on this machine (root; 
 	@tools/setup build check slurm
 	@tools/run-tests slurm
 
+test-condor: ## jobs in a real HTCondor, and by ssh, in a Debian 13 that is made once with debootstrap (root)
+	@tools/setup build check condor
+	@tools/run-tests condor
+
 fuzz: ## the fuzzers only, FUZZ_SECONDS=3600 each
 	@tools/setup build check fuzz
 	@tools/run-tests --fuzz-seconds $(FUZZ_SECONDS) fuzz
@@ -54,4 +58,4 @@ clean: ## remove everything that was built (not the Python environment)
 	rm -rf build build-asan build-tsan build-fuzz
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -25,11 +25,25 @@ static const cli_flag flags[] = {
     {0},
 };
 
+/* A word that no shell and no submit file takes for more than it is. {name} is ours to fill in, {a,b} would be a shell's. */
+static bool is_plain(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%";
+    for (const char *p = word; *p; p++) {
+        if (*p == '{') {
+            p += 1 + strspn(p + 1, "abcdefghijklmnopqrstuvwxyz_");
+            if (*p != '}')
+                return false;
+        } else if (!strchr(plain, *p))
+            return false;
+    }
+    return *word != 0;
+}
+
 /* Words that need no quotes stay as they are. `quote` stands for a ' inside '…': '\'' in a shell, '' in a submit file of HTCondor. */
 static void quoted(trn_sb *out, const char *word, const char *quote)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,/:@%{}";
-    if (*word && word[strspn(word, plain)] == 0) {
+    if (is_plain(word)) {
         trn_sb_adds(out, word);
         return;
     }
@@ -50,6 +64,22 @@ static char *command_line(const options *o, const char *quote)
         quoted(&s, v[i], quote);
     }
     return s.p;
+}
+
+/* `text` with every `c` replaced; to be freed. */
+static char *replaced(const char *text, char c, const char *by)
+{
+    trn_sb s = {0};
+    trn_sb_adds(&s, "");
+    for (const char *p = text; *p; p++)
+        trn_sb_adds(&s, *p == c ? by : (char[]){*p, 0});
+    return s.p;
+}
+
+/* A file of lines has no way to write a line break within one. */
+static trn_err one_line(const char *text)
+{
+    return strchr(text, '\n') ? trn_errorf(TRN_INVALID_ARGUMENT, "a line break in the command cannot be written in such a file: put it into a script of its own") : TRN_OK;
 }
 
 static trn_err slurm(trn_sb *s, const options *o, const char *command)
@@ -79,10 +109,17 @@ static trn_err slurm(trn_sb *s, const options *o, const char *command)
 static trn_err condor(trn_sb *s, const options *o, const char *command)
 {
     long long tasks = (long long)(o->ps + o->workers);
-    /* The whole stands in ", so each " in it is doubled. */
-    trn_sb args = {0};
-    for (const char *p = command; *p; p++)
-        trn_sb_adds(&args, *p == '"' ? "\"\"" : (char[]){*p, 0});
+    TRN_TRY(one_line(command));
+    TRN_TRY(one_line(o->dir ? o->dir : ""));
+    /* $(x) and $FUNCTION(x) are macros of a submit file, $(DOLLAR) is a $. The whole stands in ", so each " in it is doubled. */
+    char *dollars = replaced(command, '$', "$(DOLLAR)"), *args = replaced(dollars, '"', "\"\""), *dir = o->dir ? replaced(o->dir, '$', "$(DOLLAR)") : NULL;
+    trn_sb meet = {0};
+    if (dir) {
+        char *doubled = replaced(dir, '"', "\"\"");
+        quoted(&meet, doubled, "''");
+        free(doubled);
+    } else
+        trn_sb_adds(&meet, "'$ENV(PWD)/meet'");
     trn_sb_addf(s,
                 "# %lld ps and %lld workers: condor_submit this file. They meet in a folder that all machines share.\n"
                 "universe                = vanilla\n"
@@ -98,8 +135,11 @@ static trn_err condor(trn_sb *s, const options *o, const char *command)
                 "#   --wait-timeout 3600 after --tasks, and\n"
                 "# periodic_remove       = JobStatus == 1 && time() - QDate > 3600\n"
                 "queue %lld\n",
-                (long long)o->ps, (long long)o->workers, o->dir ? o->dir : "$ENV(PWD)/meet", tasks, (long long)o->ps, args.p, o->name, o->name, o->name, tasks);
-    trn_sb_fini(&args);
+                (long long)o->ps, (long long)o->workers, meet.p, tasks, (long long)o->ps, args, o->name, o->name, o->name, tasks);
+    trn_sb_fini(&meet);
+    free(dir);
+    free(args);
+    free(dollars);
     return TRN_OK;
 }
 
@@ -174,11 +214,14 @@ static trn_err ssh(trn_sb *s, const options *o, const char *command)
                 "}\n"
                 "command=$(cat <<'END'\n%s\nEND\n)\n"
                 "pids=()\n"
-                "trap 'kill \"${pids[@]}\" 2>/dev/null; exit 130' INT TERM\n"
+                "end() { kill \"${pids[@]}\" 2>/dev/null; }\n"
+                "trap 'end; exit 130' INT\n"
+                "trap 'end; exit 143' TERM HUP\n"
                 "for ((i = 0; i < ps; i++)); do start ps $i \"${hosts[i %% ${#hosts[@]}]}\"; done\n"
                 "for ((i = 0; i < workers; i++)); do start worker $i \"${hosts[i %% ${#hosts[@]}]}\"; done\n"
+                "# One that fails, even before it could tell the others, ends all.\n"
                 "code=0\n"
-                "for pid in \"${pids[@]}\"; do wait \"$pid\" || { c=$?; [ $code = 0 ] && code=$c; }; done\n"
+                "for _ in \"${pids[@]}\"; do wait -n || { c=$?; [ $code = 0 ] && code=$c && end; }; done\n"
                 "exit $code\n",
                 command);
     return TRN_OK;

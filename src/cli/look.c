@@ -31,6 +31,18 @@ trn_err cli_target(char **out, const char *text)
     return TRN_OK;
 }
 
+trn_err cli_parse_target(void *options, const cli_command *c, int argc, char **argv, char **address)
+{
+    cli_list rest = {0};
+    trn_err err = cli_parse(options, c->flags, argc, argv, &rest);
+    if (!err && rest.n != 1)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "one task is expected: trainera %s HOST:PORT", c->name);
+    if (!err)
+        err = cli_target(address, rest.v[0]);
+    free(rest.v);
+    return err;
+}
+
 trn_err cli_get(trn_sb *out, const char *address, const char *path, double timeout_s)
 {
     int status = 0;

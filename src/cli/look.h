@@ -8,6 +8,8 @@
 
 /* "grpc://h:p", "http://h:p/…", "h:p", "[v6]:p" or a port of this machine → "h:p"; the caller frees. */
 trn_err cli_target(char **out, const char *text) TRN_MUST_USE;
+/* cli_parse for a command that is about one running task: its address, which the caller frees. */
+trn_err cli_parse_target(void *options, const cli_command *c, int argc, char **argv, char **address) TRN_MUST_USE;
 /* cli_http_get of a page that is there: anything but 200 is an error that says so. */
 trn_err cli_get(trn_sb *out, const char *address, const char *path, double timeout_s) TRN_MUST_USE;
 

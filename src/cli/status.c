@@ -21,14 +21,8 @@ static const cli_flag flags[] = {
 static int run(int argc, char **argv)
 {
     options o = {.timeout = 5};
-    cli_list rest = {0};
-    trn_err err = cli_parse(&o, flags, argc, argv, &rest);
-    if (!err && rest.n != 1)
-        err = trn_errorf(TRN_INVALID_ARGUMENT, "one task is expected: trainera status HOST:PORT");
-    char *address = NULL;
-    if (!err)
-        err = cli_target(&address, rest.v[0]);
-    free(rest.v);
+    char *address;
+    trn_err err = cli_parse_target(&o, &cli_status, argc, argv, &address);
     if (err)
         return cli_fail(err, CLI_USAGE);
     json_t *doc;

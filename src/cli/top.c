@@ -123,14 +123,8 @@ static void show(json_t *doc, trn_err err, const options *o)
 static int run(int argc, char **argv)
 {
     options o = {.timeout = 5, .interval_ms = 1000};
-    cli_list rest = {0};
-    trn_err err = cli_parse(&o, flags, argc, argv, &rest);
-    if (!err && rest.n != 1)
-        err = trn_errorf(TRN_INVALID_ARGUMENT, "one task is expected: trainera top HOST:PORT");
-    char *address = NULL;
-    if (!err)
-        err = cli_target(&address, rest.v[0]);
-    free(rest.v);
+    char *address;
+    trn_err err = cli_parse_target(&o, &cli_top, argc, argv, &address);
     if (err)
         return cli_fail(err, CLI_USAGE);
     struct sigaction sa = {.sa_handler = on_signal};

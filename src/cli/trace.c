@@ -341,14 +341,8 @@ static void tell(const job *j, const options *o)
 static int run(int argc, char **argv)
 {
     options o = {.steps = 5, .timeout = 30, .out = "trace.json"};
-    cli_list rest = {0};
-    trn_err err = cli_parse(&o, flags, argc, argv, &rest);
-    if (!err && rest.n != 1)
-        err = trn_errorf(TRN_INVALID_ARGUMENT, "one task is expected: trainera trace HOST:PORT");
-    char *address = NULL;
-    if (!err)
-        err = cli_target(&address, rest.v[0]);
-    free(rest.v);
+    char *address;
+    trn_err err = cli_parse_target(&o, &cli_trace, argc, argv, &address);
     if (err)
         return cli_fail(err, CLI_USAGE);
     job j = {0};

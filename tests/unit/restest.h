@@ -3,6 +3,7 @@
 #ifndef TRN_RESTEST_H
 #define TRN_RESTEST_H
 
+#include "check.h"
 #include "optest.h"
 #include "res/res.h"
 
@@ -47,21 +48,6 @@ static trn_err start(optest *t, const char *op, const char *attrs, trn_tensor **
 static trn_err run_wait(optest *t, trn_err e)
 {
     return e || !(t->node.def && t->node.def->row->flags & TRN_OP_ASYNC) ? e : optest_wait(t, 5000);
-}
-
-static void ok(trn_err e)
-{
-    if (e)
-        fail_msg("%s", trn_err_msg(e));
-}
-
-static void fails(trn_err e, trn_code code, const char *part)
-{
-    assert_non_null(e);
-    if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
-        fail_msg("wanted %s \"%s\", got %s \"%s\"", trn_code_name(code), part, trn_code_name(trn_err_code(e)),
-                 trn_err_msg(e));
-    trn_err_free(e);
 }
 
 /* Makes a resource; its kernel state and the handle stay in `t`. */

@@ -7,8 +7,17 @@
 
 #include <stdlib.h>
 
+#include "check.h"
 #include "cluster/cluster.h"
 #include "proto/tensorflow.pb-c.h"
+
+/* What a user typed is answered in one line. */
+#define refused(e, code, part)                                                                                         \
+    do {                                                                                                               \
+        trn_err e_ = (e);                                                                                              \
+        assert_null(strchr(trn_err_msg(e_), '\n'));                                                                    \
+        fails(e_, code, part);                                                                                         \
+    } while (0)
 
 static char *text_of(const trn_cluster *c)
 {
@@ -28,17 +37,6 @@ static void expect_cluster(trn_err err, trn_cluster **p, const char *want)
     assert_string_equal(t, want);
     free(t);
     trn_cluster_unref(*p);
-}
-
-static void expect_error(trn_err err, trn_code code, const char *part)
-{
-    if (!err)
-        fail_msg("no error, '%s' is expected", part);
-    if (!strstr(trn_err_msg(err), part))
-        fail_msg("'%s' does not say '%s'", trn_err_msg(err), part);
-    assert_null(strchr(trn_err_msg(err), '\n'));
-    assert_int_equal(trn_err_code(err), code);
-    trn_err_free(err);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------------- */
@@ -84,14 +82,14 @@ static void addresses(void **state)
         free(back);
     }
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++)
-        expect_error(trn_address_parse(host, sizeof host, &port, bad[i].in, strlen(bad[i].in), false),
+        refused(trn_address_parse(host, sizeof host, &port, bad[i].in, strlen(bad[i].in), false),
                      TRN_INVALID_ARGUMENT, bad[i].why);
     assert_null(trn_address_parse(host, sizeof host, &port, ":22", 3, true));
     assert_string_equal(host, "");
     char longest[400];
     memset(longest, 'a', sizeof longest);
     memcpy(longest + 390, ":2222", 6);
-    expect_error(trn_address_parse(host, sizeof host, &port, longest, strlen(longest), false), TRN_INVALID_ARGUMENT,
+    refused(trn_address_parse(host, sizeof host, &port, longest, strlen(longest), false), TRN_INVALID_ARGUMENT,
                  "characters");
 }
 
@@ -119,8 +117,8 @@ static void flags(void **state)
     assert_true(trn_cluster_eq(c, e));
     expect_cluster(NULL, &d, "ps[0 [::1]:77] worker[0 w0:1, 1 w1:2] me=worker/1");
     expect_cluster(NULL, &e, "ps[0 p0:1] worker[0 w0:1, 1 w1:2] me=ps/0");
-    expect_error(trn_cluster_as(&e, c, "ps", 5), TRN_INVALID_ARGUMENT, "task 5 was not defined in job \"ps\"");
-    expect_error(trn_cluster_with_address(&e, c, "ps", 0, "x"), TRN_INVALID_ARGUMENT, "no port");
+    refused(trn_cluster_as(&e, c, "ps", 5), TRN_INVALID_ARGUMENT, "task 5 was not defined in job \"ps\"");
+    refused(trn_cluster_with_address(&e, c, "ps", 0, "x"), TRN_INVALID_ARGUMENT, "no port");
     trn_cluster_unref(trn_cluster_ref(c));
     trn_cluster_unref(c);
 }
@@ -152,7 +150,7 @@ static void flag_errors(void **state)
             err = trn_cluster_builder_own(&b, rows[i].job, rows[i].task);
         if (!err)
             err = trn_cluster_builder_finish(&c, &b);
-        expect_error(err, TRN_INVALID_ARGUMENT, rows[i].why);
+        refused(err, TRN_INVALID_ARGUMENT, rows[i].why);
         assert_null(c);
         trn_cluster_builder_fini(&b);
     }
@@ -160,7 +158,7 @@ static void flag_errors(void **state)
     trn_cluster *c = NULL;
     assert_null(trn_cluster_builder_add(&b, "ps", 3, "a:1"));
     assert_null(trn_cluster_builder_add(&b, "ps", 3, "b:1"));
-    expect_error(trn_cluster_builder_finish(&c, &b), TRN_INVALID_ARGUMENT, "/job:ps/task:3 is given twice");
+    refused(trn_cluster_builder_finish(&c, &b), TRN_INVALID_ARGUMENT, "/job:ps/task:3 is given twice");
     assert_null(trn_cluster_builder_list(&b, "local", "localhost:0,localhost:0")); /* each picks its own port */
     assert_null(trn_cluster_builder_own(&b, NULL, 1));
     expect_cluster(trn_cluster_builder_finish(&c, &b), &c, "local[0 localhost:0, 1 localhost:0] me=local/1");
@@ -204,7 +202,7 @@ static void json(void **state)
     }
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_cluster *c = NULL;
-        expect_error(trn_cluster_from_json(&c, bad[i].in, strlen(bad[i].in)), TRN_INVALID_ARGUMENT, bad[i].why);
+        refused(trn_cluster_from_json(&c, bad[i].in, strlen(bad[i].in)), TRN_INVALID_ARGUMENT, bad[i].why);
         assert_null(c);
     }
     /* Deep nesting ends in an error, not on the stack. */
@@ -212,7 +210,7 @@ static void json(void **state)
     char *deep = malloc(n);
     memset(deep, '[', n);
     trn_cluster *c = NULL;
-    expect_error(trn_cluster_from_json(&c, deep, n), TRN_INVALID_ARGUMENT, "not valid JSON");
+    refused(trn_cluster_from_json(&c, deep, n), TRN_INVALID_ARGUMENT, "not valid JSON");
     free(deep);
 }
 
@@ -256,7 +254,7 @@ static void tf_config(void **state)
     }
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_cluster *c = NULL;
-        expect_error(trn_cluster_from_tf_config(&c, bad[i].in, strlen(bad[i].in)), TRN_INVALID_ARGUMENT, bad[i].why);
+        refused(trn_cluster_from_tf_config(&c, bad[i].in, strlen(bad[i].in)), TRN_INVALID_ARGUMENT, bad[i].why);
         assert_null(c);
     }
 }
@@ -400,7 +398,7 @@ static void server_def_errors(void **state)
     };
     for (size_t i = 0; i < TRN_COUNTOF(bad); i++) {
         trn_server_def d = {.port = -7};
-        expect_error(trn_server_def_read(&d, bad[i].in, strlen(bad[i].in)), bad[i].code, bad[i].why);
+        refused(trn_server_def_read(&d, bad[i].in, strlen(bad[i].in)), bad[i].code, bad[i].why);
         assert_int_equal(d.port, -7);
     }
     for (int list = 0; list < 2; list++) {
@@ -409,7 +407,7 @@ static void server_def_errors(void **state)
         for (int i = 0; i < 100000; i++)
             trn_sb_adds(&s, list ? "[" : "{ x ");
         trn_server_def d;
-        expect_error(trn_server_def_read(&d, s.p, s.n), TRN_INVALID_ARGUMENT, "levels of nesting");
+        refused(trn_server_def_read(&d, s.p, s.n), TRN_INVALID_ARGUMENT, "levels of nesting");
         trn_sb_fini(&s);
     }
 }

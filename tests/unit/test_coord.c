@@ -14,37 +14,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "base/base.h"
 
 enum { WORKERS = 3 };
-
-static void ok(trn_err e)
-{
-    if (e)
-        fail_msg("%s: %s", trn_code_name(trn_err_code(e)), trn_err_msg(e));
-}
-
-static void expect(trn_err e, trn_code code, const char *part)
-{
-    if (trn_err_code(e) != code || (part && !strstr(trn_err_msg(e), part)))
-        fail_msg("%s: \"%s\" is not %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e), trn_code_name(code), part ? part : "");
-    trn_err_free(e);
-}
-
-static void free_ports(int *port, int n)
-{
-    int fd[8];
-    for (int i = 0; i < n; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof a;
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fd[i], (void *)&a, sizeof a), 0);
-        getsockname(fd[i], (void *)&a, &len);
-        port[i] = ntohs(a.sin_port);
-    }
-    for (int i = 0; i < n; i++)
-        close(fd[i]);
-}
 
 typedef struct job {
     trn_cluster *spec;
@@ -151,7 +124,7 @@ static void test_futures(void **state)
     }
     for (int i = 19; i >= 0; i--) {
         trn_tensor *t;
-        expect(trn_coord_fetch(f[i], &t, 2), TRN_INVALID_ARGUMENT, "1 tensors");
+        fails(trn_coord_fetch(f[i], &t, 2), TRN_INVALID_ARGUMENT, "1 tensors");
         for (int k = 0; k < 2; k++) {
             ok(trn_coord_fetch(f[i], &t, 1));
             assert_float_equal(*(const float *)trn_tensor_data(t), 2 * i, 0);
@@ -170,9 +143,9 @@ static void test_errors_come_at_join(void **state)
     trn_future *f;
     ok(trn_coord_schedule(&f, c, &(trn_run){.feed_names = &j->x, .feeds = &x, .n_feeds = 1, .targets = &j->wrong, .n_targets = 1}));
     trn_tensor_unref(x);
-    expect(trn_coord_fetch(f, NULL, 0), TRN_INVALID_ARGUMENT, "wrong");
+    fails(trn_coord_fetch(f, NULL, 0), TRN_INVALID_ARGUMENT, "wrong");
     trn_future_free(f);
-    expect(trn_coord_join(c), TRN_INVALID_ARGUMENT, "wrong");
+    fails(trn_coord_join(c), TRN_INVALID_ARGUMENT, "wrong");
     ok(trn_coord_join(c)); /* once */
     ok(schedule(c, j->count));
     ok(trn_coord_join(c));
@@ -210,7 +183,7 @@ static void test_close_cancels(void **state)
     usleep(20000);
     ok(trn_coord_close(c));
     for (int i = 0; i < 8; i++) {
-        expect(trn_coord_fetch(f[i], NULL, 0), TRN_CANCELLED, NULL);
+        fails(trn_coord_fetch(f[i], NULL, 0), TRN_CANCELLED, NULL);
         trn_future_free(f[i]);
     }
 }
@@ -273,10 +246,10 @@ static void test_ps_lost(void **state)
             ok(trn_server_create(&j->ps, j->spec, "ps", 0));
         trn_future *f;
         ok(trn_coord_schedule(&f, c, &(trn_run){.targets = &j->count, .n_targets = 1}));
-        expect(trn_coord_join(c), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
-        expect(trn_coord_fetch(f, NULL, 0), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
+        fails(trn_coord_join(c), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
+        fails(trn_coord_fetch(f, NULL, 0), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
         trn_future_free(f);
-        expect(schedule(c, j->count), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
+        fails(schedule(c, j->count), TRN_UNAVAILABLE, "/job:ps/replica:0/task:0");
         ok(trn_coord_close(c));
         if (!j->ps)
             ok(trn_server_create(&j->ps, j->spec, "ps", 0));
@@ -301,13 +274,13 @@ static void test_init(void **state)
         usleep(1000);
     assert_int_equal(atomic_load(&seen), 0x010101);
     ok(trn_coord_close(c));
-    expect(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b, .cluster = j->spec, .init_fn = init_fails}), TRN_DATA_LOSS, "nothing to load");
+    fails(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b, .cluster = j->spec, .init_fn = init_fails}), TRN_DATA_LOSS, "nothing to load");
     for (int i = 0; i < WORKERS; i++) {
         trn_server_close(j->worker[i], 0);
         j->worker[i] = NULL;
     }
-    expect(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b, .cluster = j->spec, .wait_secs = 0.2}), TRN_DEADLINE_EXCEEDED, "/job:worker/task:2");
-    expect(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b}), TRN_INVALID_ARGUMENT, "workers");
+    fails(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b, .cluster = j->spec, .wait_secs = 0.2}), TRN_DEADLINE_EXCEEDED, "/job:worker/task:2");
+    fails(trn_coord_open(&c, &(trn_coord_opts){.builder = j->b}), TRN_INVALID_ARGUMENT, "workers");
 }
 
 int main(void)

@@ -12,18 +12,13 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
+#include "check.h"
 #include "base/base.h"
 #include "ckpt/record.h"
 #include "proto/pb.h"
 #include "proto/tensorflow.pb-c.h"
 
 static char dir[64];
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
 
 typedef struct events {
     trn_arena *a;

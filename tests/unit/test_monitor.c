@@ -17,35 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "base/base.h"
-
-static void ok(trn_err e)
-{
-    if (e)
-        fail_msg("%s: %s", trn_code_name(trn_err_code(e)), trn_err_msg(e));
-}
-
-static void expect(trn_err e, trn_code code, const char *part)
-{
-    if (trn_err_code(e) != code || (part && !strstr(trn_err_msg(e), part)))
-        fail_msg("%s: \"%s\" is not %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e), trn_code_name(code), part ? part : "");
-    trn_err_free(e);
-}
-
-static void free_ports(int *port, int n)
-{
-    int fd[8];
-    for (int i = 0; i < n; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof a;
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fd[i], (void *)&a, sizeof a), 0);
-        getsockname(fd[i], (void *)&a, &len);
-        port[i] = ntohs(a.sin_port);
-    }
-    for (int i = 0; i < n; i++)
-        close(fd[i]);
-}
 
 /* A variable and global_step, both counted by "train". */
 typedef struct model {
@@ -214,7 +187,7 @@ static void test_error_skips_end(void **state)
     trn_hook *h = recorder_new(log, sizeof log, true);
     trn_monitored *m;
     ok(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .hooks = &h, .n_hooks = 1}));
-    expect(train_once(m, &md), TRN_DATA_LOSS, "hook Recorder after the run");
+    fails(train_once(m, &md), TRN_DATA_LOSS, "hook Recorder after the run");
     ok(trn_monitored_close(m));
     assert_string_equal(log, "begin created before after free");
     trn_builder_free(md.b);
@@ -239,13 +212,13 @@ static void test_feeds_and_nan(void **state)
     ok(trn_monitored_step(m, TRN_NONE, &y, 1, &t));
     assert_float_equal(*(const float *)trn_tensor_data(t), -0.5f, 0);
     trn_tensor_unref(t);
-    expect(trn_monitored_step(m, TRN_NONE, &TRN_NONE, 1, &t), TRN_INVALID_ARGUMENT, "fetch 0");
+    fails(trn_monitored_step(m, TRN_NONE, &TRN_NONE, 1, &t), TRN_INVALID_ARGUMENT, "fetch 0");
     const char *name = "x:0";
     trn_tensor *twice = trn_tensor_f32(1);
-    expect(trn_monitored_run(m, &(trn_run){.feed_names = &name, .feeds = &twice, .n_feeds = 1}), TRN_INVALID_ARGUMENT, "x:0 is fed already");
+    fails(trn_monitored_run(m, &(trn_run){.feed_names = &name, .feeds = &twice, .n_feeds = 1}), TRN_INVALID_ARGUMENT, "x:0 is fed already");
     trn_tensor_unref(twice);
     value = NAN;
-    expect(trn_monitored_step(m, TRN_NONE, &y, 1, &t), TRN_INTERNAL, "y:0 is NaN");
+    fails(trn_monitored_step(m, TRN_NONE, &y, 1, &t), TRN_INTERNAL, "y:0 is NaN");
     ok(trn_monitored_close(m));
     trn_builder_free(b);
 }
@@ -313,9 +286,9 @@ static void test_needs_global_step(void **state)
     trn_const_f32(b, 1);
     trn_hook *h = trn_hook_stop_at_step(&(trn_stop_at_step_opts){.num_steps = 7});
     trn_monitored *m;
-    expect(trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .hooks = &h, .n_hooks = 1}), TRN_FAILED_PRECONDITION, "global_step");
+    fails(trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .hooks = &h, .n_hooks = 1}), TRN_FAILED_PRECONDITION, "global_step");
     h = trn_hook_stop_at_step(&(trn_stop_at_step_opts){0});
-    expect(trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .hooks = &h, .n_hooks = 1}), TRN_INVALID_ARGUMENT, "exactly one");
+    fails(trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .hooks = &h, .n_hooks = 1}), TRN_INVALID_ARGUMENT, "exactly one");
     trn_builder_free(b);
 }
 
@@ -479,14 +452,14 @@ static void test_waits_in_vain(void **state)
     model md = model_new("/job:ps/task:0");
     trn_monitored *m;
     trn_err err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .server = c.worker[1], .wait_secs = 0.3});
-    expect(trn_err_copy(err), TRN_DEADLINE_EXCEEDED, "global_step, v on /job:ps/task:0");
+    fails(trn_err_copy(err), TRN_DEADLINE_EXCEEDED, "global_step, v on /job:ps/task:0");
     trn_err_free(err);
     trn_builder_free(md.b);
     /* A ps that is not there is named. */
     md = model_new("/job:ps/task:0");
     trn_server_close(c.ps[0], 0);
     c.ps[0] = NULL;
-    expect(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .server = c.worker[1], .wait_secs = 0.3}), TRN_DEADLINE_EXCEEDED, "/job:ps/replica:0/task:0");
+    fails(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .server = c.worker[1], .wait_secs = 0.3}), TRN_DEADLINE_EXCEEDED, "/job:ps/replica:0/task:0");
     trn_builder_free(md.b);
     cluster_free(&c);
 }
@@ -594,7 +567,7 @@ static void test_done(void **state)
 static void test_done_names_the_missing(void **state)
 {
     cluster c = cluster_new();
-    expect(trn_ps_wait_done(c.ps[1], &(trn_wait_done_opts){.patience_s = 0.1}), TRN_DEADLINE_EXCEEDED, "/job:worker/task:0, /job:worker/task:1");
+    fails(trn_ps_wait_done(c.ps[1], &(trn_wait_done_opts){.patience_s = 0.1}), TRN_DEADLINE_EXCEEDED, "/job:worker/task:0, /job:worker/task:1");
     cluster_free(&c);
 }
 
@@ -652,12 +625,12 @@ static void test_flags(void **state)
     assert_string_equal(out, "there");
     ok(flags(&r, own, "--nosync", NULL, NULL, NULL));
     assert_false(sync);
-    expect(flags(&r, own, "--train_step=7", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "did you mean --train_steps?");
-    expect(flags(&r, own, "--train_steps=many", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "whole number");
-    expect(flags(&r, own, "--train_steps", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "needs a value");
-    expect(flags(&r, own, "here", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "'here'");
-    expect(flags(&r, own, "--job_name=ps", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "without hosts");
-    expect(flags(&r, own, "--ps_hosts=h:1", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "--job_name");
+    fails(flags(&r, own, "--train_step=7", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "did you mean --train_steps?");
+    fails(flags(&r, own, "--train_steps=many", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "whole number");
+    fails(flags(&r, own, "--train_steps", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "needs a value");
+    fails(flags(&r, own, "here", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "'here'");
+    fails(flags(&r, own, "--job_name=ps", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "without hosts");
+    fails(flags(&r, own, "--ps_hosts=h:1", NULL, NULL, NULL), TRN_INVALID_ARGUMENT, "--job_name");
 
     ok(flags(&r, own, "--ps_hosts=h:1,h:2", "--worker_hosts=h:3,h:4,h:5", "--job_name=worker", "--task_index=0"));
     assert_true(r.is_chief && !r.is_ps && !r.is_coordinator);
@@ -690,7 +663,7 @@ static void test_flags(void **state)
     ok(flags(&r, NULL, flag, NULL, NULL, NULL));
     assert_string_equal(r.job, "worker");
     trn_role_fini(&r);
-    expect(flags(&r, NULL, "--tf_config=/nowhere/at/all", NULL, NULL, NULL), TRN_NOT_FOUND, "/nowhere/at/all");
+    fails(flags(&r, NULL, "--tf_config=/nowhere/at/all", NULL, NULL, NULL), TRN_NOT_FOUND, "/nowhere/at/all");
 }
 
 static void test_trace_of_rubbish(void **state)

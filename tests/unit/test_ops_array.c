@@ -5,13 +5,8 @@
 
 #include <cmocka.h>
 
+#include "check.h"
 #include "optest.h"
-
-static void ok(trn_err e)
-{
-    if (e)
-        fail_msg("%s", trn_err_msg(e));
-}
 
 static void expect_i32(optest *t, trn_err e, int out, int n, const int32_t *want)
 {

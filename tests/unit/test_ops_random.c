@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "check.h"
 #include "statetest.h"
 
 static const struct golden {
@@ -103,12 +104,6 @@ static trn_tensor *shape_tensor(int rank, const int64_t *dims)
 }
 
 static trn_tensor *int_scalar(trn_dtype dtype, int64_t v) { return dtype == TRN_INT32 ? trn_tensor_i32((int32_t)v) : trn_tensor_i64(v); }
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
 
 /* Runs n times and hashes output 0. */
 static uint64_t hash_runs(st *s, st_node *n, trn_value *in, int n_in, int runs)

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 
+#include "check.h"
 #include "statetest.h"
 
 enum { N = 6 };
@@ -171,20 +172,6 @@ static const struct golden {
      {0.211500034, 0.100000001, 0.11108499, 0.105879977, 0.25, 0.300000012}, {1.04489994, 0.97390002, 0.874830842, 1.00614393, 1.5,
      1.60000002}, {0.365065008, 0.109029695, 0.0937624723, 0.075684756, 0.25, 0.300000012}}},
 };
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
-
-static void fails(trn_err err, trn_code code, const char *word)
-{
-    assert_int_equal(trn_err_code(err), code);
-    if (!strstr(trn_err_msg(err), word))
-        fail_msg("\"%s\" does not say \"%s\"", trn_err_msg(err), word);
-    trn_err_free(err);
-}
 
 static trn_tensor *make(trn_dtype dtype, int rank, const int64_t *dims, const float *v)
 {

@@ -7,21 +7,8 @@
 #include <cmocka.h>
 #include <pthread.h>
 
+#include "check.h"
 #include "statetest.h"
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
-
-static void fails(trn_err err, trn_code code, const char *word)
-{
-    assert_int_equal(trn_err_code(err), code);
-    if (!strstr(trn_err_msg(err), word))
-        fail_msg("\"%s\" does not say \"%s\"", trn_err_msg(err), word);
-    trn_err_free(err);
-}
 
 static trn_tensor *f32s(int n, ...)
 {

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "check.h"
+
 static trn_server *server;
 
 static int setup(void **st)
@@ -23,12 +25,6 @@ static int teardown(void **st)
 {
     trn_server_close(server, 1000);
     return 0;
-}
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
 }
 
 static trn_session *open_with(trn_builder *b)
@@ -354,49 +350,39 @@ static void test_dtypes(void **st)
     }
 }
 
-static void expect_error(trn_builder *b, const char *part)
-{
-    trn_err err = trn_builder_check(b);
-    assert_non_null(err);
-    if (!strstr(trn_err_msg(err), part))
-        fail_msg("\"%s\" lacks \"%s\"", trn_err_msg(err), part);
-    trn_err_free(err);
-    trn_builder_free(b);
-}
-
 static void test_errors(void **st)
 {
     trn_builder *b = trn_builder_new();
     trn_sgd(b, trn_const_i32(b, 1));
-    expect_error(b, "learning rate must be a float scalar");
+    fails_build(b, "learning rate must be a float scalar");
 
     b = trn_builder_new();
     trn_adagrad(b, trn_const_f32(b, 1), 0);
-    expect_error(b, "initial_accumulator must be positive");
+    fails_build(b, "initial_accumulator must be positive");
 
     b = trn_builder_new();
     trn_variable_new(b, "w", trn_const_f32(b, 1), 0);
     trn_minimize(trn_sgd(b, trn_const_f32(b, 1)), trn_const_f32(b, 5), NULL);
-    expect_error(b, "none of the 1 variables has a gradient");
+    fails_build(b, "none of the 1 variables has a gradient");
 
     b = trn_builder_new();
     trn_minimize(trn_sgd(b, trn_const_f32(b, 1)), trn_const_f32(b, 5), NULL);
-    expect_error(b, "no variable to train");
+    fails_build(b, "no variable to train");
 
     b = trn_builder_new();
     trn_variable *w = trn_variable_new(b, "w", trn_const_f32(b, 1), 0);
     trn_grad g = {trn_zeros(b, TRN_FLOAT, trn_shape_vector(2)), TRN_NONE, TRN_NONE};
     trn_apply_gradients(trn_sgd(b, trn_const_f32(b, 1)), &(trn_grad_var){g, w}, 1, NULL);
-    expect_error(b, "gradient of 'w'");
+    fails_build(b, "gradient of 'w'");
 
     b = trn_builder_new();
     trn_variable_new(b, "n", trn_const_i32(b, 1), 0);
     trn_minimize(trn_sgd(b, trn_const_f32(b, 1)), trn_const_f32(b, 5), NULL);
-    expect_error(b, "cannot be trained");
+    fails_build(b, "cannot be trained");
 
     b = trn_builder_new();
     trn_exponential_decay(b, 0.1f, trn_global_step(b), 0, 0.5f, false);
-    expect_error(b, "must be positive");
+    fails_build(b, "must be positive");
 }
 
 /* ---- schedules ----------------------------------------------------------------------------------------------------- */
@@ -620,12 +606,12 @@ static void test_pieces(void **st)
 
     b = trn_builder_new();
     trn_partitioned_variable(b, "t", TRN_FLOAT, trn_shape_of(2, 7L, 2L), trn_fixed_partitioner(3, 2), NULL, NULL, 0);
-    expect_error(b, "axis 2 of rank 2");
+    fails_build(b, "axis 2 of rank 2");
 
     b = trn_builder_new();
     for (int i = 0; i < 2; i++)
         trn_partitioned_variable(b, "t", TRN_FLOAT, trn_shape_of(2, 7L, 2L), trn_fixed_partitioner(3, 0), NULL, NULL, 0);
-    expect_error(b, "a partitioned variable 't' already");
+    fails_build(b, "a partitioned variable 't' already");
 }
 
 int main(void)

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "check.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
 #include "proto/tensorflow.pb-c.h"
@@ -12,15 +13,6 @@
 
 #define GRAPH tensorflow__graph_def__descriptor
 #define TENSOR tensorflow__tensor_proto__descriptor
-
-static void fails(trn_err e, trn_code code, const char *part)
-{
-    assert_non_null(e);
-    if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
-        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e),
-                 trn_code_name(code), part);
-    trn_err_free(e);
-}
 
 static void bad(const ProtobufCMessageDescriptor *d, const void *p, size_t n, const char *part)
 {

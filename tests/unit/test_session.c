@@ -15,6 +15,7 @@
 
 #include <trainera/trainera.h>
 
+#include "check.h"
 #include "base/base.h"
 
 #define PS "device: '/job:ps/task:0'"
@@ -48,35 +49,6 @@ typedef struct cluster {
     trn_cluster *spec;
     trn_server *ps, *worker[2];
 } cluster;
-
-static void ok(trn_err e)
-{
-    if (e)
-        fail_msg("%s: %s", trn_code_name(trn_err_code(e)), trn_err_msg(e));
-}
-
-static void expect(trn_err e, trn_code code, const char *part)
-{
-    if (trn_err_code(e) != code || (part && !strstr(trn_err_msg(e), part)))
-        fail_msg("expected %s with '%s', got %s: %s", trn_code_name(code), part ? part : "", trn_code_name(trn_err_code(e)), e ? trn_err_msg(e) : "");
-    trn_err_free(e);
-}
-
-/* Held until all are found, so that they differ. */
-static void free_ports(int *port, int n)
-{
-    int fd[8];
-    for (int i = 0; i < n; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof a;
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fd[i], (struct sockaddr *)&a, sizeof a), 0);
-        getsockname(fd[i], (struct sockaddr *)&a, &len);
-        port[i] = ntohs(a.sin_port);
-    }
-    for (int i = 0; i < n; i++)
-        close(fd[i]);
-}
 
 static int set_up(void **state)
 {
@@ -166,16 +138,16 @@ static void test_errors(void **state)
     for (int over = 0; over < 2; over++) {
         trn_session *s = open_on(*state, 0, over);
         int64_t v;
-        expect(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "lost");
-        expect(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "read_lost");
-        expect(fetch(&v, s, "next:0", NULL), TRN_INVALID_ARGUMENT, "x"); /* not fed */
-        expect(fetch(&v, s, "nobody:0", NULL), TRN_NOT_FOUND, "nobody");
-        expect(fetch(&v, s, "now:7", NULL), TRN_INVALID_ARGUMENT, NULL);
-        expect(trn_session_extend_text(s, "node { name: 'v' op: 'NoOp' }"), TRN_INVALID_ARGUMENT, "v");
-        expect(trn_session_extend_text(s, "node { name: 'w' op: 'Identity' input: 'gone' attr { key: 'T' value { type: DT_FLOAT } } }"), TRN_INVALID_ARGUMENT, "gone");
+        fails(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "lost");
+        fails(fetch(&v, s, "read_lost:0", NULL), TRN_FAILED_PRECONDITION, "read_lost");
+        fails(fetch(&v, s, "next:0", NULL), TRN_INVALID_ARGUMENT, "x"); /* not fed */
+        fails(fetch(&v, s, "nobody:0", NULL), TRN_NOT_FOUND, "nobody");
+        fails(fetch(&v, s, "now:7", NULL), TRN_INVALID_ARGUMENT, NULL);
+        fails(trn_session_extend_text(s, "node { name: 'v' op: 'NoOp' }"), TRN_INVALID_ARGUMENT, "v");
+        fails(trn_session_extend_text(s, "node { name: 'w' op: 'Identity' input: 'gone' attr { key: 'T' value { type: DT_FLOAT } } }"), TRN_INVALID_ARGUMENT, "gone");
         ok(trn_session_extend_text(s, "node { name: 'odd' op: 'NoSuchOp' }"));
         const char *odd = "odd";
-        expect(trn_session_run(s, &(trn_run){.targets = &odd, .n_targets = 1}), TRN_UNIMPLEMENTED, "NoSuchOp");
+        fails(trn_session_run(s, &(trn_run){.targets = &odd, .n_targets = 1}), TRN_UNIMPLEMENTED, "NoSuchOp");
         run_target(s, "init"); /* still alive */
         ok(trn_session_close(s));
     }
@@ -186,7 +158,7 @@ static void test_timeout(void **state)
     trn_session *s = open_on(*state, 0, 1);
     trn_tensor *t;
     const char *get = "get:0";
-    expect(trn_session_run(s, &(trn_run){.fetches = &get, .n_fetches = 1, .out = &t, .timeout_ms = 50}), TRN_DEADLINE_EXCEEDED, NULL);
+    fails(trn_session_run(s, &(trn_run){.fetches = &get, .n_fetches = 1, .out = &t, .timeout_ms = 50}), TRN_DEADLINE_EXCEEDED, NULL);
     int64_t v, seven = 7;
     const char *feed = "x:0", *put = "put";
     trn_tensor *in = trn_tensor_i64(seven);
@@ -221,8 +193,8 @@ static void test_reset_under_blocked(void **state)
     usleep(50000);
     ok(trn_reset(trn_server_target(c->worker[0]), NULL, 0));
     pthread_join(t, NULL);
-    expect(b.err, TRN_CANCELLED, NULL);
-    expect(trn_session_close(s), TRN_ABORTED, "not found");
+    fails(b.err, TRN_CANCELLED, NULL);
+    fails(trn_session_close(s), TRN_ABORTED, "not found");
 }
 
 static void test_partial(void **state)
@@ -234,7 +206,7 @@ static void test_partial(void **state)
         char handle[17];
         ok(trn_session_partial_setup(handle, s, &(trn_run){.feed_names = feeds, .n_feeds = 1, .fetches = fetches, .n_fetches = 2}));
         trn_tensor *out, *x = trn_tensor_i64(21);
-        expect(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches + 1, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, "twice");
+        fails(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches + 1, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, "twice");
         ok(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches, .n_fetches = 1, .out = &out}));
         assert_int_equal(*(const int64_t *)trn_tensor_data(out), 0);
         trn_tensor_unref(out);
@@ -242,7 +214,7 @@ static void test_partial(void **state)
         assert_int_equal(*(const int64_t *)trn_tensor_data(out), 42);
         trn_tensor_unref(out);
         trn_tensor_unref(x);
-        expect(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, NULL);
+        fails(trn_session_partial_run(s, handle, &(trn_run){.fetches = fetches, .n_fetches = 1, .out = &out}), TRN_INVALID_ARGUMENT, NULL);
         /* one that is never finished dies with the session */
         ok(trn_session_partial_setup(handle, s, &(trn_run){.feed_names = feeds, .n_feeds = 1, .fetches = fetches, .n_fetches = 2}));
         ok(trn_session_close(s));

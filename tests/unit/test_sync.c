@@ -17,31 +17,11 @@
 
 #include <trainera/trainera.h>
 
+#include "check.h"
 #include "base/base.h"
 
 enum { WORKERS = 3 };
 static trn_server *ps, *server[WORKERS];
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
-
-static void free_ports(int *port, int n)
-{
-    int fd[8];
-    for (int i = 0; i < n; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof a;
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fd[i], (struct sockaddr *)&a, sizeof a), 0);
-        assert_int_equal(getsockname(fd[i], (struct sockaddr *)&a, &len), 0);
-        port[i] = ntohs(a.sin_port);
-    }
-    for (int i = 0; i < n; i++)
-        close(fd[i]);
-}
 
 static int setup(void **st)
 {
@@ -360,16 +340,6 @@ static void test_failed_update(void **st)
     trn_builder_free(b);
 }
 
-static void expect_error(trn_builder *b, const char *part)
-{
-    trn_err err = trn_builder_check(b);
-    assert_non_null(err);
-    if (!strstr(trn_err_msg(err), part))
-        fail_msg("\"%s\" lacks \"%s\"", trn_err_msg(err), part);
-    trn_err_free(err);
-    trn_builder_free(b);
-}
-
 static void test_errors(void **st)
 {
     trn_builder *b = trn_builder_new();
@@ -380,15 +350,15 @@ static void test_errors(void **st)
     assert_int_equal(trn_err_code(err), TRN_FAILED_PRECONDITION);
     trn_err_free(err);
     trn_minimize(o, w->value, NULL);
-    expect_error(b, "the global step is needed");
+    fails_build(b, "the global step is needed");
 
     b = trn_builder_new();
     trn_sync_op(trn_sgd(b, trn_const_f32(b, 0.5f)));
-    expect_error(b, "not made by trn_sync_replicas");
+    fails_build(b, "not made by trn_sync_replicas");
 
     b = trn_builder_new();
     trn_sync_replicas(b, trn_sgd(b, trn_const_f32(b, 0.5f)), 0, 2);
-    expect_error(b, "0 gradients of 2 replicas");
+    fails_build(b, "0 gradients of 2 replicas");
 
     b = trn_builder_new();
     w = trn_variable_new(b, "w", trn_const_f32(b, 1), 0);
@@ -396,7 +366,7 @@ static void test_errors(void **st)
     trn_minimize(o, w->value, trn_global_step(b));
     assert_true(trn_out_is(trn_sync_init_tokens(o, -1)));
     trn_sync_init_tokens(o, 1);
-    expect_error(b, "at least 2 are needed");
+    fails_build(b, "at least 2 are needed");
 }
 
 int main(void)

@@ -4,19 +4,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "check.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-static void fails(trn_err e, trn_code code, const char *part)
-{
-    assert_non_null(e);
-    assert_int_equal(trn_err_code(e), code);
-    if (!strstr(trn_err_msg(e), part))
-        fail_msg("\"%s\" is not in \"%s\"", part, trn_err_msg(e));
-    trn_err_free(e);
-}
 
 static void dtypes(void **state)
 {

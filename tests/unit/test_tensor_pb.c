@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "check.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
 #include "tensor/tensor_pb.h"
@@ -21,15 +22,6 @@ static const struct golden {
 } goldens[] = {
 #include "golden_tensor_pb.inc"
 };
-
-static void fails(trn_err e, trn_code code, const char *part)
-{
-    assert_non_null(e);
-    if (trn_err_code(e) != code || !strstr(trn_err_msg(e), part))
-        fail_msg("%s: \"%s\"; wanted %s with \"%s\"", trn_code_name(trn_err_code(e)), trn_err_msg(e),
-                 trn_code_name(code), part);
-    trn_err_free(e);
-}
 
 static trn_tensor *decode(const uint8_t *p, size_t n)
 {

@@ -80,6 +80,20 @@ def test_flags_program(tmp_path, native):
     assert (kinds == {"sitecustomize"}) == native, out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("native", [False, True])
+def test_a4_a_worker_that_opens_its_session_late(tmp_path, native):
+    """…after the other one has ended: TensorFlow's CreateSession asks for every task of the cluster."""
+    late = """import time
+open("pid.%d" % F.task_index, "w").write(str(os.getpid()))
+if F.task_index == 1:
+    while not os.path.exists("pid.0"): time.sleep(0.1)
+    while os.path.exists("/proc/" + open("pid.0").read()): time.sleep(0.1)
+with v1.device("""
+    out = launch(tmp_path, TRAINER.replace("with v1.device(", late, 1), "--ps", "2", "--workers", "2", *["--native-workers"] * native, command=FLAGS)
+    assert sorted(l.split()[-1] for l in out.splitlines() if "final" in l) == ["0", "1"], out
+
+
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_tf_config_program_with_chief(tmp_path, native):
     out = launch(tmp_path, COUNTER, "--workers", "1", "--chief", *["--native-workers"] * native)

@@ -191,6 +191,8 @@ static words server_command(const launch_job *j, const launch_task *t, int lifel
         add(&w, trn_xasprintf("--inter_op_parallelism_threads=%lld", (long long)o->inter));
     for (int i = 0; i < o->allow_paths.n; i++)
         add(&w, trn_xasprintf("--allow-path=%s", o->allow_paths.v[i]));
+    if (t->stand_in)
+        add(&w, trn_xstrdup("--stand-in"));
     if (o->done_queue && !t->stand_in) {
         add(&w, trn_xasprintf("--done-queue=%s", o->done_queue));
         if (o->done_count > 0)

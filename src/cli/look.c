@@ -207,7 +207,7 @@ static void put_task_row(page *p, json_t *c, json_t *me, int name_width, int add
         snprintf(waits, sizeof waits, "%.0f", cli_jn(t, "n_waits"));
     }
     line(p, down ? "31" : cli_jn(t, "n_waits") > 0 ? "33" : "", "%-*s  %-*s  %-7s %10s %9s %6s %9s %9s %6s  %s", name_width, cli_js(c, "name"), address_width, cli_js(c, "address"),
-         cli_js(c, "state"), self ? "(this)" : rtt, rate, cpu, mem, vars, waits, down ? cli_js(c, "error") : strcmp(cli_js(c, "kind"), "other") == 0 ? "not Trainera" : cli_js(t, "version"));
+         cli_js(c, "state"), self ? "(this)" : rtt, rate, cpu, mem, vars, waits, down ? cli_js(c, "error") : json_is_true(json_object_get(t, "stand_in")) ? "ended; stand-in" : strcmp(cli_js(c, "kind"), "other") == 0 ? "not Trainera" : cli_js(t, "version"));
 }
 
 static int widest(json_t *tasks, const char *key, int least)

@@ -29,7 +29,7 @@ typedef struct options {
     cli_list allow_paths;
     const char *done_queue;
     int64_t done_count;
-    bool until_done;
+    bool until_done, stand_in;
     const char *await_done, *job_id;
     int64_t wait_timeout, peer_timeout;
     int64_t listen_fd, ready_fd, lifeline_fd;
@@ -77,6 +77,7 @@ static const cli_flag flags[] = {
      INT32_MAX},
     {"listen-fd", "N", NULL, CLI_INT, ROW(listen_fd), 0, INT_MAX}, /* from `trainera local` */
     {"ready-fd", "N", NULL, CLI_INT, ROW(ready_fd), 0, INT_MAX},
+    {"stand-in", NULL, NULL, CLI_BOOL, ROW(stand_in)}, /* from `trainera launch`: the task's program has ended */
     {"lifeline-fd", "N", NULL, CLI_INT, ROW(lifeline_fd), 0, INT_MAX}, /* a pipe: we end when its other end is closed */
     {0},
 };
@@ -280,6 +281,7 @@ static trn_err serve(const options *o, const trn_server_def *d, const sigset_t *
                 : d->port > 0 ? d->port
                               : -1,
         .listen_fd = (int)o->listen_fd,
+        .stand_in = o->stand_in,
         .n_cpu_devices = o->cpu_devices > 0 ? (int)o->cpu_devices : d->n_cpu_devices,
         .intra_threads = o->intra >= 0 ? (int)o->intra : d->intra_threads,
         .inter_threads = o->inter >= 0 ? (int)o->inter : d->inter_threads,

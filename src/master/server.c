@@ -154,7 +154,7 @@ static trn_err start(trn_server *s, const trn_server_config *c, int *listen_fd)
     trn_master_serve(s->rpc, s->master);
     trn_rpc_server_route(s->rpc, &trn_page_healthz);
     trn_rpc_server_route(s->rpc, &trn_page_metrics);
-    s->status = trn_status_new(&(trn_status_opts){.worker = s->worker, .master = s->master, .waits = s->waits, .loop = s->loops[0], .job = s->worker->job, .task = task});
+    s->status = trn_status_new(&(trn_status_opts){.worker = s->worker, .master = s->master, .waits = s->waits, .loop = s->loops[0], .job = s->worker->job, .task = task, .stand_in = c->stand_in});
     trn_status_serve(s->status, s->rpc);
     for (int i = 0; i < c->n_routes; i++)
         trn_rpc_server_route(s->rpc, &c->routes[i]);

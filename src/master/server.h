@@ -14,6 +14,7 @@ typedef struct trn_server_config {
     int task;
     const char *bind_host; /* NULL: the address that the cluster spec names for this task; "": all interfaces */
     int port;              /* -1: from the cluster spec; 0: any free one */
+    bool stand_in;         /* the program that this task was has ended; the page says so */
     int listen_fd;         /* a socket that listens already, taken over also when starting fails; -1: none */
     int n_cpu_devices;     /* 0: 1 */
     int intra_threads, inter_threads; /* 0: as many as there are cores */

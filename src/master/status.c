@@ -126,7 +126,7 @@ static void put_series(trn_json *j, const char *key, const trn_series *s, int po
         return;
     trn_json_open(j, key, '{');
     int step = s->n > points ? (s->n + points - 1) / points : 1;
-    trn_json_num(j, "begin_s", s->bin_ns ? -ago(now, s->start_ns) : 0);
+    trn_json_num(j, "begin_s", s->start_ns ? -ago(now, s->start_ns) : 0);
     trn_json_num(j, "span_s", (double)s->bin_ns * step / 1e9);
     trn_json_open(j, "mean", '[');
     for (int i = 0; i < s->n; i += step) {
@@ -531,10 +531,12 @@ static int busiest_first(const void *a, const void *b)
 
 static void put_traffic(trn_json *j, trn_status *s, const limits *lim, uint64_t now)
 {
+    uint64_t sum[2] = {0, 0};
+    trn_traffic_each(add_traffic, sum);
     trn_json_open(j, "traffic", '{');
     trn_lock(&s->mu);
-    trn_json_uint(j, "in_bytes", s->s.in);
-    trn_json_uint(j, "out_bytes", s->s.out);
+    trn_json_uint(j, "in_bytes", sum[0]);
+    trn_json_uint(j, "out_bytes", sum[1]);
     trn_json_num(j, "in_per_s", s->s.in_rate.last);
     trn_json_num(j, "out_per_s", s->s.out_rate.last);
     put_series(j, "in_history", &s->s.in_rate, lim->points, now);
@@ -662,6 +664,8 @@ static void put_task(trn_json *j, const char *key, trn_status *s, const limits *
     trn_json_str(j, "version", TRAINERA_VERSION);
     trn_json_strf(j, "incarnation", "%016" PRIx64, trn_worker_incarnation(s->o.worker));
     trn_json_num(j, "uptime_s", ago(now, s->start_ns));
+    if (s->o.stand_in)
+        trn_json_bool(j, "stand_in", true);
     put_process(j, s, lim, now);
     put_steps(j, s, lim, &ws, now);
     put_traffic(j, s, lim, now);

@@ -17,6 +17,7 @@ typedef struct trn_status_opts {
     trn_loop *loop; /* of the sampling timer */
     const char *job;
     int task;
+    bool stand_in; /* for a program that has ended */
     const char *address; /* "host:port" that it listens on */
 } trn_status_opts;
 

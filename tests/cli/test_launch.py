@@ -151,7 +151,7 @@ while time.time() < end:
         s.sendall(b'GET /status.json HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')
         got = b''
         while chunk := s.recv(9999): got += chunk
-        assert b'200' in got and b'"task":{"name":"worker/0"' in got, got
+        assert b'200' in got and b'"task":{"name":"worker/0"' in got and b'"stand_in":true' in got, got
         sys.exit(0)
     except OSError:
         time.sleep(0.05)

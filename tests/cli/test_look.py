@@ -8,11 +8,14 @@ import re
 import select
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_cli import BIN, PATIENCE, Case, free_port, get
+from test_cli import BIN, PATIENCE, Case, clean_env, free_port, get
+
+EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
 
 
 class Look(Case):
@@ -79,6 +82,59 @@ class Look(Case):
         self.assertIn("text/html", page)
         self.assertIn("</html>", page)
         self.assertIn("application/json", get(port, "/status.json"))
+
+
+class UnderLoad(Case):
+    def test_pages_of_a_job_that_trains(self):
+        """Many readers of every task, under the sanitizers too: whole answers, real figures, and nothing is found when the tasks end."""
+        log = self.path("log")
+        with open(log, "wb") as f:
+            p = subprocess.Popen([BIN, "launch", "--ps", "2", "--workers", "2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=100000000"],
+                                 env=clean_env(TRAINERA_LOG="warn"), stdout=f, stderr=f)
+        self.addCleanup(lambda: p.poll() is None and (p.kill(), p.wait()))
+        said = lambda: pathlib.Path(log).read_text(errors="replace")
+        spec = lambda: re.search(r"cluster (\{.*\})", said())
+        end = time.monotonic() + 120
+        while not spec() and time.monotonic() < end:
+            time.sleep(0.02)
+        ports = {f"{job}/{i}": int(a.rsplit(":", 1)[1]) for job, v in json.loads(spec()[1]).items() for i, a in enumerate(v)}
+
+        def steps(port):
+            try:
+                return json.loads(get(port, "/status.json").split("\r\n\r\n", 1)[1])["task"]["steps"]["part_time"]["count"]
+            except OSError:
+                return 0
+        while min(steps(port) for port in ports.values()) < 20 and p.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertIsNone(p.poll(), said())
+        wrong = []
+
+        def read(name):
+            try:
+                for _ in range(15):
+                    page, status, metrics = (get(ports[name], path) for path in ("/", "/status.json", "/metrics"))
+                    for text in page, status, metrics:
+                        head, body = text.split("\r\n\r\n", 1)
+                        assert "200 OK" in head and int(re.search(r"Content-Length: (\d+)", head)[1]) == len(body.encode()), head
+                    task = json.loads(body := status.split("\r\n\r\n", 1)[1])["task"]
+                    assert task["name"] == name and task["traffic"]["in_bytes"] > 0, body
+                    assert "</html>" in page and metrics.rstrip()[-1].isdigit()
+            except Exception as e:  # noqa: BLE001
+                wrong.append(f"{name}: {e!r}")
+        threads = [threading.Thread(target=read, args=(name,)) for name in ports for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+        before = {name: steps(port) for name, port in ports.items()}
+        while any(steps(port) <= before[name] for name, port in ports.items()) and time.monotonic() < end:
+            time.sleep(0.1)  # the job has gone on
+        self.assertIsNone(p.poll(), said())
+        p.terminate()
+        self.assertEqual(p.wait(PATIENCE * 2), 143)
+        for bad in "AddressSanitizer", "LeakSanitizer", "runtime error":
+            self.assertNotIn(bad, said())
 
 
 class Made(Case):

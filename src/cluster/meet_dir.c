@@ -69,17 +69,22 @@ static trn_err write_all(const char *path, const char *text)
 
 /* ---- our own file --------------------------------------------------------------------------------------------------- */
 
+static trn_err announce(trn_meet *m);
+
 static trn_err beat(trn_meet *m)
 {
     dir_state *d = m->state;
     int64_t mtime = 0;
-    if (utimensat(AT_FDCWD, d->own, NULL, 0) != 0 && errno != ENOENT)
-        return trn_err_errno(errno, "cannot touch %s", d->own);
+    if (utimensat(AT_FDCWD, d->own, NULL, 0) != 0) {
+        if (errno != ENOENT)
+            return trn_err_errno(errno, "cannot touch %s", d->own);
+        return announce(m); /* cleaned away by somebody, perhaps by an earlier process of this task in the moment in which we took its place */
+    }
     json_t *root = read_json(d->own, &mtime);
     const char *nonce = json_string_value(json_object_get(root, "nonce")), *host = json_string_value(json_object_get(root, "host"));
     trn_err err = TRN_OK;
     if (!nonce)
-        err = trn_errorf(TRN_ABORTED, "%s has been removed: somebody has cleaned up the folder", d->own);
+        err = trn_errorf(TRN_ABORTED, "%s cannot be read any more: has somebody cleaned up the folder?", d->own);
     else if (strcmp(nonce, m->nonce) != 0)
         err = trn_errorf(TRN_ALREADY_EXISTS, "another process on %s has taken the place of task %d of job '%s'", host ? host : "?", m->o.index, m->o.job_id);
     json_decref(root);
@@ -397,10 +402,23 @@ int trn_meet_old_port(const char *where, const char *job_id, int index, const ch
 {
     if (strncmp(where, "tcp://", 6) == 0)
         return 0;
-    char *path = task_path(where, job_id ? job_id : "job", index);
+    const char *id = job_id ? job_id : "job";
+    char *path = task_path(where, id, index), *cluster = trn_xasprintf("%s/%s.cluster.json", where, id);
     json_t *root = read_json(path, NULL);
-    free(path);
     const char *address = json_string_value(json_object_get(root, "address"));
+    if (!address) { /* it took its name off before it ended, but the others know it */
+        json_decref(root);
+        root = read_json(cluster, NULL);
+        json_t *e;
+        size_t i;
+        json_array_foreach(json_object_get(root, "members"), i, e)
+        {
+            if (json_integer_value(json_object_get(e, "index")) == index)
+                address = json_string_value(json_object_get(e, "address"));
+        }
+    }
+    free(path);
+    free(cluster);
     size_t n = strlen(host);
     int port = address && strncmp(address, host, n) == 0 && address[n] == ':' ? atoi(address + n + 1) : 0;
     json_decref(root);

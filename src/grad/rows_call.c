@@ -122,6 +122,187 @@ static trn_out dummy(trn_grad_ctx *c, trn_dtype t)
     return trn_g_const(c, v);
 }
 
+/* ---- decisions of the old kind inside a body --------------------------------------------------------------------------------
+ *
+ * What lies on one side of a Switch is there only in the calls (the turns of a loop) that went this way, but a function has to give all its results. So what
+ * the way back needs of it is made whole where it is given out, by a Merge with a dummy on the other side, and taken apart again by a Switch where it is
+ * used. What is only the side of something that is always there needs no more than the Switch. */
+
+typedef struct way {
+    const struct way *outer;
+    trn_out pred;
+    int side, depth;
+} way;
+
+typedef struct gate {
+    trn_out body, back; /* the tensor, and what stands for it on the way back */
+} gate;
+
+typedef struct gates {
+    sides *s;
+    uint8_t body, back;
+    int end; /* of the nodes that there were */
+    const way **in; /* by node - first: what lies around the node itself */
+    trn_map *ways;
+    gate *g;
+    int n, cap;
+} gates;
+
+static bool is_switch(const trn_node *n) { return is_op(n, "Switch") || is_op(n, "RefSwitch"); }
+static bool is_merge(const trn_node *n) { return is_op(n, "Merge") || is_op(n, "RefMerge"); }
+
+static trn_out past_identities(trn_graph *g, int first, trn_out o)
+{
+    while (o.node >= first && is_op(&g->node[o.node]->n, "Identity"))
+        o = (trn_out){g->node[o.node]->in[0].node, g->node[o.node]->in[0].slot};
+    return o;
+}
+
+/* The same way is the same pointer. */
+static const way *way_of(gates *t, const way *outer, trn_out pred, int slot)
+{
+    const char *key = trn_arena_printf(t->s->c->tmp, "%p %d:%d %d", (const void *)outer, pred.node, pred.slot, slot);
+    way *w = trn_map_gets(t->ways, key);
+    if (!w) {
+        w = trn_arena_alloc(t->s->c->tmp, sizeof *w);
+        *w = (way){outer, pred, slot, outer ? outer->depth + 1 : 1};
+        trn_map_puts(t->ways, key, w);
+    }
+    return w;
+}
+
+static const way *around(gates *t, trn_edge e)
+{
+    trn_graph *g = t->s->c->h->b->g;
+    if (e.node < t->s->first || e.node >= t->end)
+        return NULL;
+    const trn_gnode *nd = g->node[e.node];
+    const way *w = t->in[e.node - t->s->first];
+    return is_switch(&nd->n) && e.slot >= 0 ? way_of(t, w, past_identities(g, t->s->first, (trn_out){nd->in[1].node, nd->in[1].slot}), e.slot) : w;
+}
+
+static const way *deeper(const way *a, const way *b) { return !a || (b && b->depth > a->depth) ? b : a; }
+
+static const way *common(const way *a, const way *b)
+{
+    while (a != b) {
+        if (!a || !b)
+            return NULL;
+        if (a->depth >= b->depth)
+            a = a->outer;
+        else
+            b = b->outer;
+    }
+    return a;
+}
+
+/* What lies around each node; again until nothing changes, since not all nodes come behind what they need. */
+static bool find_ways(gates *t, int first)
+{
+    trn_graph *g = t->s->c->h->b->g;
+    bool any = false;
+    for (int i = first; i < t->end && !any; i++)
+        any = t->s->of[i - t->s->first] == t->body && is_switch(&g->node[i]->n);
+    for (bool more = any; more;) {
+        more = false;
+        for (int i = first; i < t->end; i++) {
+            const trn_gnode *nd = g->node[i];
+            if (t->s->of[i - t->s->first] != t->body)
+                continue;
+            const way *w = NULL;
+            for (int k = 0; k < nd->n.n_in; k++)
+                w = k && is_merge(&nd->n) ? common(w, around(t, nd->in[k])) : deeper(w, around(t, nd->in[k]));
+            for (int k = 0; k < nd->n_ctl && !is_merge(&nd->n); k++)
+                w = deeper(w, around(t, (trn_edge){nd->ctl[k], -1}));
+            more |= w != t->in[i - t->s->first];
+            t->in[i - t->s->first] = w;
+        }
+    }
+    return any;
+}
+
+static trn_out marked(gates *t, uint8_t which, trn_out o)
+{
+    if (trn_out_is(o))
+        mark(t->s, o.node, o.node + 1, which);
+    return o;
+}
+
+static trn_out stands_for(gates *t, trn_out e);
+
+static trn_out taken_apart(gates *t, trn_out v, const way *w)
+{
+    trn_grad_ctx *c = t->s->c;
+    if (!w || !trn_g_ok(c))
+        return v;
+    v = taken_apart(t, v, w->outer);
+    v = marked(t, t->back, TRN_G(c, "Switch", v, stands_for(t, w->pred)));
+    return trn_out_nth(v, w->side);
+}
+
+static trn_out make_gate(gates *t, trn_out e, const way *w)
+{
+    trn_grad_ctx *c = t->s->c;
+    const trn_gnode *nd = c->h->b->g->node[e.node];
+    trn_out from = {nd->in ? nd->in[0].node : -1, nd->in ? nd->in[0].slot : -1};
+    if (is_switch(&nd->n)) {
+        trn_out pred = past_identities(c->h->b->g, t->s->first, (trn_out){nd->in[1].node, nd->in[1].slot});
+        from = stands_for(t, from);
+        return trn_out_nth(marked(t, t->back, TRN_G(c, "Switch", from, stands_for(t, pred))), e.slot);
+    }
+    if (is_op(&nd->n, "Identity") && around(t, (trn_edge){from.node, from.slot}) == w)
+        return stands_for(t, from);
+    trn_out whole = e;
+    for (const way *k = w; k && trn_g_ok(c); k = k->outer) {
+        int at = c->h->b->g->n;
+        trn_out none = dummy(c, trn_g_type(c, e));
+        none = trn_g_ok(c) ? TRN_G(c, "Switch", none, k->pred) : TRN_NONE;
+        whole = trn_g_ok(c) ? TRN_G(c, "Merge", trn_out_nth(none, 1 - k->side), whole) : TRN_NONE;
+        mark(t->s, at, c->h->b->g->n, t->body);
+    }
+    return taken_apart(t, whole, w);
+}
+
+/* What the way back reads instead of e. */
+static trn_out stands_for(gates *t, trn_out e)
+{
+    trn_grad_ctx *c = t->s->c;
+    const way *w = around(t, (trn_edge){e.node, e.slot});
+    if (!w || !trn_g_ok(c) || is_op(&c->h->b->g->node[e.node]->n, "Const"))
+        return e;
+    for (int i = 0; i < t->n; i++)
+        if (t->g[i].body.node == e.node && t->g[i].body.slot == e.slot)
+            return t->g[i].back;
+    trn_out v = make_gate(t, e, w);
+    if (t->n == t->cap) {
+        gate *g = trn_arena_alloc(c->tmp, (size_t)(t->cap = 2 * t->cap + 16) * sizeof *g);
+        if (t->n)
+            memcpy(g, t->g, (size_t)t->n * sizeof *g);
+        t->g = g;
+    }
+    t->g[t->n++] = (gate){e, v};
+    return v;
+}
+
+static void old_decisions(sides *s, int first, uint8_t body, uint8_t back)
+{
+    trn_graph *g = s->c->h->b->g;
+    gates t = {.s = s, .body = body, .back = back, .end = g->n, .ways = trn_map_new()};
+    t.in = trn_arena_alloc(s->c->tmp, (size_t)(t.end - s->first + 1) * sizeof *t.in);
+    if (find_ways(&t, first))
+        for (int i = first; i < t.end && trn_g_ok(s->c); i++) {
+            if (s->of[i - s->first] != back)
+                continue;
+            trn_gnode *nd = g->node[i];
+            for (int k = 0; k < nd->n.n_in && trn_g_ok(s->c); k++)
+                if (nd->in[k].node >= first && s->of[nd->in[k].node - s->first] == body) {
+                    trn_out v = stands_for(&t, (trn_out){nd->in[k].node, nd->in[k].slot});
+                    nd->in[k] = (trn_edge){v.node, v.slot};
+                }
+        }
+    trn_map_free(t.ways, NULL);
+}
+
 static trn_attr func_attr(trn_grad_ctx *c, const char *name, const char *fn)
 {
     trn_func_ref *f = trn_arena_alloc(c->tmp, sizeof *f);
@@ -206,8 +387,10 @@ static void open_branch(branch *k, trn_grad_ctx *c, sides *sd, int nr, const trn
             k->dx[i] = (trn_grad){trn_g_dense(c, dx[n_xs]), TRN_NONE, TRN_NONE};
             n_xs++;
         }
-    if (trn_g_ok(c))
+    if (trn_g_ok(c)) {
         tell_sides(sd, first, mid, BODY(nr), BACK(nr));
+        old_decisions(sd, first, BODY(nr), BACK(nr));
+    }
 }
 
 static void branches(trn_grad_ctx *c, const trn_func_ref *const *f, int n_branches, int skip)
@@ -589,6 +772,9 @@ static void loop(trn_grad_ctx *c)
         return;
     sides sd = {.c = c, .first = first};
     tell_sides(&sd, first, mid, BODY(0), BACK(0));
+    old_decisions(&sd, first, BODY(0), BACK(0));
+    if (!trn_g_ok(c))
+        return;
     trn_fn probe = {.tmp = c->tmp};
     trn_fn__add_arg(&probe, count);
     for (int i = 0; i < n; i++)

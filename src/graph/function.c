@@ -134,6 +134,40 @@ static void follow(hunt *h, trn_edge e)
 
 static int by_id(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
+static void drain(hunt *h)
+{
+    trn_fn *f = h->f;
+    while (h->n_stack) {
+        int id = h->stack[--h->n_stack];
+        const trn_gnode *nd = h->b->g->node[id];
+        push_int(f->tmp, &f->nodes, &f->n_nodes, &f->cap_nodes, id);
+        f->stateful |= has_state(h->b, nd);
+        for (int i = 0; i < nd->n.n_in; i++)
+            follow(h, nd->in[i]);
+        for (int i = 0; i < nd->n_ctl; i++)
+            if (h->inside(h->arg, nd->ctl[i]) && !trn_gnode__is(h->b->g->node[nd->ctl[i]], "Placeholder"))
+                visit(h, nd->ctl[i]);
+    }
+}
+
+/* A root on a side of a Switch that was not taken would take the whole call with it, in TensorFlow. What results need runs without being one. */
+static void needed_anyway(hunt *h)
+{
+    trn_fn *f = h->f;
+    bool decides = false;
+    for (int i = 0; i < f->n_nodes && !decides; i++)
+        decides = trn_gnode__is(h->b->g->node[f->nodes[i]], "Switch") || trn_gnode__is(h->b->g->node[f->nodes[i]], "RefSwitch");
+    if (!decides)
+        return;
+    int *roots = trn_arena_alloc(f->tmp, ((size_t)f->n_roots + 1) * sizeof *roots), n = 0;
+    for (int i = 0; i < f->n_roots; i++)
+        if (!h->seen[f->roots[i]])
+            roots[n++] = f->roots[i];
+    f->roots = roots;
+    f->cap_roots = f->n_roots + 1;
+    f->n_roots = n;
+}
+
 void trn_fn__collect(trn_fn *f, trn_builder *b, bool (*inside)(void *arg, int node), void *arg, size_t max_const)
 {
     if (!trn_builder_ok(b))
@@ -148,19 +182,11 @@ void trn_fn__collect(trn_fn *f, trn_builder *b, bool (*inside)(void *arg, int no
         }
         follow(&h, (trn_edge){f->rets[i].node, f->rets[i].slot});
     }
+    drain(&h);
+    needed_anyway(&h);
     for (int i = 0; i < f->n_roots; i++)
         visit(&h, f->roots[i]);
-    while (h.n_stack) {
-        int id = h.stack[--h.n_stack];
-        const trn_gnode *nd = b->g->node[id];
-        push_int(f->tmp, &f->nodes, &f->n_nodes, &f->cap_nodes, id);
-        f->stateful |= has_state(b, nd);
-        for (int i = 0; i < nd->n.n_in; i++)
-            follow(&h, nd->in[i]);
-        for (int i = 0; i < nd->n_ctl; i++)
-            if (inside(arg, nd->ctl[i]) && !trn_gnode__is(b->g->node[nd->ctl[i]], "Placeholder"))
-                visit(&h, nd->ctl[i]);
-    }
+    drain(&h);
     /* In the order in which they were made: a body reads like the program that built it. */
     if (f->n_nodes)
         qsort(f->nodes, (size_t)f->n_nodes, sizeof *f->nodes, by_id);

@@ -339,6 +339,66 @@ static trn_err copy_node(trn_gnode **out, lower *l, const call *c, const trn_gno
     return TRN_OK;
 }
 
+static bool splits(const trn_gnode *nd) { return trn_gnode__is(nd, "Switch") || trn_gnode__is(nd, "RefSwitch"); }
+static bool merges(const trn_gnode *nd) { return trn_gnode__is(nd, "Merge") || trn_gnode__is(nd, "RefMerge"); }
+
+static int input_at(const trn_gnode *nd, int k) { return k < nd->n.n_in ? nd->in[k].node : nd->ctl[k - nd->n.n_in]; }
+
+/* On how many sides of decisions of the old kind (Switch … Merge) each node lies. Nodes may come before what they need; cycles there are none. */
+static int *old_sides(lower *l, const trn_graph *body)
+{
+    int *depth = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *depth), n = 0;
+    bool any = false;
+    for (int i = 0; i < body->n && !any; i++)
+        any = splits(body->node[i]);
+    if (!any)
+        return depth;
+    int *stack = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *stack), *next = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *next);
+    bool *seen = trn_arena_alloc(l->tmp, (size_t)body->n + 1);
+    for (int i = 0; i < body->n; i++) {
+        if (seen[i])
+            continue;
+        seen[i] = true;
+        stack[n++] = i;
+        while (n) {
+            int id = stack[n - 1];
+            const trn_gnode *nd = body->node[id];
+            if (next[id] < nd->n.n_in + nd->n_ctl) {
+                int from = input_at(nd, next[id]++);
+                if (!seen[from]) {
+                    seen[from] = true;
+                    stack[n++] = from;
+                }
+                continue;
+            }
+            n--;
+            for (int k = 0; k < nd->n.n_in + (merges(nd) ? 0 : nd->n_ctl); k++) {
+                int from = input_at(nd, k);
+                depth[id] = TRN_MAX(depth[id], depth[from] + (k < nd->n.n_in && splits(body->node[from])));
+            }
+            depth[id] -= merges(nd) && depth[id] > 0;
+        }
+    }
+    return depth;
+}
+
+/* Runs when these are done, or will not be because they lie on a side that was not taken: what does not come by a control edge holds a Merge up no longer. */
+static trn_err whichever(int *out, lower *l, const call *c, const int *ids, int n)
+{
+    trn_tensor *v = trn_tensor_i32(0);
+    trn_attr value[] = {trn_attr__type("dtype", TRN_INT32), trn_attr__tensor("value", v)}, t[] = {trn_attr__type("T", TRN_INT32), trn_attr__int("N", 1)};
+    trn_gnode *zero, *m;
+    trn_err err = add(&zero, l, "Const", c->scope, "sides_done", c->device, value, 2, NULL, 0);
+    trn_tensor_unref(v);
+    TRN_TRY(err);
+    if (c->ctl >= 0)
+        ctl(l, zero, c->ctl);
+    TRN_TRY(add(&m, l, "Merge", c->scope, "sides_done", c->device, t, 2, &(trn_edge){zero->id, 0}, 1));
+    set_ctls(l, m, ids, n);
+    *out = m->id;
+    return TRN_OK;
+}
+
 static trn_err inline_body(called *out, lower *l, const call *c)
 {
     trn_graph *body;
@@ -368,7 +428,9 @@ static trn_err inline_body(called *out, lower *l, const call *c)
     }
     l->cur = outer;
     out->outs = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(out->n_outs, 1) * sizeof *out->outs);
-    int *effects = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(body->n, 1) * sizeof *effects), n_effects = 0;
+    int *effects = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *effects), n_effects = 0;
+    int *maybe = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *maybe), n_maybe = 0;
+    const int *sides = old_sides(l, body);
     bool has_ctl_rets = trn_graph_find(body, "_ctl_rets", 9) != NULL;
     for (int i = 0; i < body->n; i++) {
         const trn_gnode *s = body->node[i];
@@ -399,8 +461,16 @@ static trn_err inline_body(called *out, lower *l, const call *c)
         /* A node without inputs would run whatever becomes of the call; a call inside may bring such nodes. */
         if (c->ctl >= 0 && s->n_ctl == 0 && (s->n.n_in == 0 || calls_function(l, s)))
             ctl(l, nd, c->ctl);
-        if (has_ctl_rets ? strcmp(s->n.name, "_ctl_rets") == 0 : may_have_effect(s))
-            effects[n_effects++] = to[i];
+        if (has_ctl_rets ? strcmp(s->n.name, "_ctl_rets") == 0 : may_have_effect(s)) {
+            if (sides[i] > 0)
+                maybe[n_maybe++] = to[i];
+            else
+                effects[n_effects++] = to[i];
+        }
+    }
+    if (n_maybe) {
+        TRN_TRY(whichever(&effects[n_effects], l, c, maybe, n_maybe));
+        n_effects++;
     }
     TRN_TRY(join(&out->effects, l, c->scope, "output_control_node", c->device, effects, n_effects));
     if (out->effects >= 0 && (has_ctl_rets || c->by_name))

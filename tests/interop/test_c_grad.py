@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf2
 from clusters import BIN
+from tensorflow.python.ops import map_ops as _  # registers its gradients
 
 tf = tf2.compat.v1
 TOOL = str(pathlib.Path(BIN).parent / "tests" / "interop" / "c" / "gradgraph")
@@ -311,6 +312,70 @@ def complex_numbers():
     return [tf.reduce_sum(tf.real(z * tf.conj(z) * tf.exp(z)))], [a], None
 
 
+@model
+def fourier():
+    a, b = var("a", 2, 3, 6), var("b", 2, 3, 6)
+    z = tf.complex(a, b)
+    y = [tf.signal.fft(z), tf.signal.ifft(z) * 3.0, tf.signal.fft2d(z), tf.signal.ifft2d(z), tf.signal.fft3d(z), tf.signal.ifft3d(z)]
+    r = [tf.signal.rfft(a), tf.signal.rfft2d(a), tf.signal.rfft(a[..., :5])]
+    s = [tf.signal.irfft(z, [10]), tf.signal.irfft2d(z, [3, 10]), tf.signal.irfft(z[..., :4], [7])]
+    return [tf.add_n([tf.reduce_sum(tf.sin(tf.real(t)) * tf.imag(t)) for t in y + r] + [tf.reduce_sum(tf.square(t) * tf.sin(t)) for t in s])
+            + tf.reduce_sum(tf.square(tf.angle(z)))], [a, b], None
+
+
+@model
+def complex_decompositions():
+    """What does not depend on the phases of the vectors."""
+    a, b = var("a", 3, 3), var("b", 3, 3)
+    z = tf.complex(a, b) + 2.0 * tf.eye(3, dtype=tf.complex64)
+    parts = []
+    for m in (z, z[:2], z[:, :2]):
+        q, r = tf.linalg.qr(m)
+        s, u, v = tf.linalg.svd(m)
+        parts += [q, r, tf.matmul(u, v, adjoint_b=True)]
+        parts.append(tf.complex(s, 0.0 * s))
+    parts.append(tf.raw_ops.TridiagonalMatMul(superdiag=z[:1], maindiag=z[1:2], subdiag=z[2:], rhs=z))
+    return [tf.add_n([tf.reduce_sum(tf.sin(tf.real(t)) + tf.square(tf.imag(t))) for t in parts])], [a, b], None
+
+
+@model
+def square_root_of_a_matrix():
+    a = var("a", 2, 3, 3)
+    return [tf.reduce_sum(tf.sin(tf.linalg.sqrtm(tf.matmul(a, a, transpose_b=True) + 2.0 * tf.eye(3))))], [a], None
+
+
+@model
+def maps_and_optionals():
+    a, b = var("a", 3), var("b", 2, 3)
+    m = tf.raw_ops.TensorMapInsert(input_handle=tf.raw_ops.EmptyTensorMap(), key=1, value=a * a)
+    m = tf.raw_ops.TensorMapInsert(input_handle=m, key=2, value=tf.sin(a))
+    m = tf.raw_ops.TensorMapInsert(input_handle=m, key=3, value=tf.exp(a))
+    x = tf.raw_ops.TensorMapLookup(input_handle=m, key=1, value_dtype=tf.float32)
+    y = tf.raw_ops.TensorMapLookup(input_handle=tf.raw_ops.TensorMapErase(input_handle=m, key=3, value_dtype=tf.float32), key=2, value_dtype=tf.float32)
+    o = tf.raw_ops.OptionalFromValue(components=[b * b, a])
+    u, v = tf.raw_ops.OptionalGetValue(optional=o, output_types=[tf.float32, tf.float32], output_shapes=[[2, 3], [3]])
+    return [tf.reduce_sum(x * y) + tf.reduce_sum(u * v)], [a, b], None
+
+
+@model
+def ragged_variants():
+    a, d = var("a", 5), var("d")
+    rt = tf2.RaggedTensor.from_row_splits(a * a, [0, 2, 2, 5])
+    out = []
+    for rows in (False, True):
+        e = tf.raw_ops.RaggedTensorToVariant(rt_nested_splits=[rt.row_splits], rt_dense_values=rt.values, batched_input=rows)
+        out.append(tf.raw_ops.RaggedTensorFromVariant(encoded_ragged=e, input_ragged_rank=0 if rows else 1, output_ragged_rank=1, Tvalues=tf.float32).output_dense_values)
+    t, g = rt.to_tensor(d), tf.gather(rt, [2, 0, 2])
+    return [tf.reduce_sum(out[0] * tf.sin(out[1])) + tf.reduce_sum(tf.exp(t)) + tf.reduce_sum(tf.square(g.values)) + tf.reduce_sum(tf.cos(rt.to_sparse().values))], [a, d], None
+
+
+@model
+def gamma_samples():
+    a = tf.get_variable("a", initializer=tf.constant([[0.4, 1.5, 7.0]]), use_resource=True)
+    x = tf.random.gamma([2, 4], a, seed=5)
+    return [tf.reduce_sum(tf.square(x) * tf.constant(data(2, 4, 1, 3)))], [a], None
+
+
 def v2(fn):
     """Built with control flow as functional ops (If, While)."""
     fn.v2 = True
@@ -460,6 +525,183 @@ def random_in_a_loop():
     return [tf.reduce_sum(y)], [w], None
 
 
+# ---- control flow, built the old way and as functional ops
+
+
+def both(fn):
+    """A model with control flow, both ways."""
+    def old():
+        return fn()
+    old.__name__ = "old_" + fn.__name__
+    model(old)
+    return v2(fn)
+
+
+@both
+def cond_in_loop():
+    x, w, u = var("x", 3), var("w", 3), var("u", 3)
+
+    def body(i, h):
+        return i + 1, tf.cond(tf.equal(i % 2, 0), lambda: tf.sin(h * w), lambda: h * tf.exp(0.1 * u) + h)
+
+    return [tf.reduce_sum(tf.square(tf.while_loop(lambda i, h: i < 5, body, [0, x])[1]))], [x, w, u], None
+
+
+@both
+def cond_on_what_the_loop_carries():
+    x, w = var("x", 3), var("w", 3)
+
+    def body(i, h, s):
+        h = tf.cond(tf.reduce_sum(h) > 0.2, lambda: tf.tanh(h * w) - 0.3, lambda: h + tf.square(w))
+        return i + 1, h, s + tf.reduce_sum(h * h)
+
+    return [tf.while_loop(lambda i, h, s: i < 6, body, [0, x, 0.0])[2]], [x, w], None
+
+
+@both
+def loop_in_cond():
+    x, w = var("x", 3), var("w", 3)
+    return [tf.reduce_sum(tf.cond(tf.reduce_sum(x) < 100.0,
+                                  lambda: tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.sin(h * w)), [0, x])[1],
+                                  lambda: x * x * w))], [x, w], None
+
+
+@both
+def loop_in_the_other_side():
+    x, w = var("x", 3), var("w", 3)
+    return [tf.reduce_sum(tf.cond(tf.reduce_sum(x) > 100.0,
+                                  lambda: tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.sin(h * w)), [0, x])[1],
+                                  lambda: x * x * w))], [x, w], None
+
+
+@both
+def cond_in_cond():
+    x, w = var("x", 3), var("w", 3)
+    s = tf.reduce_sum(x)
+    inner = lambda: tf.cond(s < 50.0, lambda: tf.square(x) * w, lambda: tf.exp(x))
+    return [tf.reduce_sum(tf.cond(s < 100.0, inner, lambda: x))], [x, w], None
+
+
+@both
+def loop_in_cond_in_loop():
+    x, w = var("x", 3), var("w", 3)
+
+    def body(i, h):
+        return i + 1, tf.cond(tf.equal(i % 2, 1), lambda: tf.while_loop(lambda j, g: j < i, lambda j, g: (j + 1, tf.sin(g * w)), [0, h])[1] * h, lambda: h + tf.exp(w))
+
+    return [tf.reduce_sum(tf.while_loop(lambda i, h: i < 4, body, [0, x])[1])], [x, w], None
+
+
+@both
+def three_loops_deep():
+    x, w = var("x", 2), var("w", 2)
+    loop = lambda n, f, h: tf.while_loop(lambda i, g: i < n, lambda i, g: (i + 1, f(g)), [0, h])[1]
+    return [tf.reduce_sum(loop(2, lambda a: loop(2, lambda b: loop(3, lambda c: tf.sin(c + w), b) * b, a) + w, x))], [x, w], None
+
+
+@both
+def loop_that_never_turns():
+    x, w = var("x", 3), var("w", 3)
+    return [tf.reduce_sum(tf.square(tf.while_loop(lambda i, h: i < 0, lambda i, h: (i + 1, h * w), [0, x])[1]))], [x, w], None
+
+
+@both
+def one_loop_after_another():
+    x, w = var("x", 3), var("w", 3)
+    h = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h * w)), [0, x])[1]
+    n, g = tf.while_loop(lambda i, g: i < 2, lambda i, g: (i + 1, g * h + w), [0, tf.exp(h)])
+    return [tf.reduce_sum(g * h) * tf.cast(n, tf.float32)], [x, w], None
+
+
+@both
+def lookup_in_a_loop():
+    e, w = var("e", 6, 2), var("w", 2)
+
+    def body(i, h):
+        return i + 1, tf.tanh(h * w) + tf.reduce_sum(tf.nn.embedding_lookup(e, [i, i + 1]), 0)
+
+    return [tf.reduce_sum(tf.while_loop(lambda i, h: i < 3, body, [0, tf.zeros(2)])[1])], [e, w], None
+
+
+@both
+def several_carried():
+    """Of some only the first result counts, one is only counted, one is swapped with another."""
+    x, w = var("x", 3), var("w", 3)
+    r = tf.while_loop(lambda i, a, b, c: i < 4, lambda i, a, b, c: (i + 1, b * w, tf.sin(a), c + a * b), [0, x, x * x, tf.zeros(3)])
+    return [tf.reduce_sum(r[3]), tf.reduce_sum(tf.square(r[1]))], [x, w], None
+
+
+@both
+def matrices_in_a_loop():
+    x, w = var("x", 2, 3), var("w", 3, 3)
+
+    def body(i, h):
+        h = tf.nn.relu(tf.matmul(h, w) + 0.1)
+        return i + 1, tf.nn.softmax(tf.concat([h[:, 1:], h[:, :1]], 1)) * tf.reduce_max(h + 0.5, 1, keepdims=True)
+
+    return [tf.reduce_sum(tf.square(tf.while_loop(lambda i, h: i < 3, body, [0, x])[1]))], [x, w], None
+
+
+@both
+def stepwise_array():
+    x, w = var("x", 4, 3), var("w", 3)
+    read = tf.TensorArray(tf.float32, 4, clear_after_read=False).unstack(x)
+
+    def body(i, h, out):
+        h = tf.cond(i < 2, lambda: tf.tanh(h + read.read(i) * w), lambda: h * read.read(i))
+        return i + 1, h, out.write(i, h * h)
+
+    r = tf.while_loop(lambda i, h, out: i < 4, body, [0, tf.zeros(3), tf.TensorArray(tf.float32, 4)])
+    return [tf.reduce_sum(r[2].stack() * tf.constant(data(4, 3)))], [x, w], None
+
+
+@both
+def second_order_cond():
+    x, w = var("x", 3), var("w", 3)
+    y = tf.cond(tf.reduce_sum(x) < 100.0, lambda: tf.reduce_sum(tf.square(x) * tf.sin(w) * x), lambda: tf.reduce_sum(x))
+    g = tf.gradients(y, x)[0]
+    return [tf.reduce_sum(tf.square(g))], [x, w], None
+
+
+@v2
+def second_order_nested():
+    x, w = var("x", 3), var("w", 3)
+
+    def body(i, h):
+        return i + 1, tf.cond(tf.equal(i % 2, 0), lambda: tf.sin(h * w), lambda: h * h)
+
+    g = tf.gradients(tf.reduce_sum(tf.while_loop(lambda i, h: i < 4, body, [0, x])[1]), x)[0]
+    return [tf.reduce_sum(tf.square(g))], [x, w], None
+
+
+@v2
+def by_case():
+    x, w = var("x", 3), var("w", 3)
+    pick = lambda i: tf.switch_case(tf.constant(i), [lambda: tf.sin(x), lambda: x * w, lambda: tf.exp(w)])
+    return [tf.reduce_sum(pick(0) * pick(1) + pick(2) * pick(7))], [x, w], None
+
+
+@v2
+def functions_in_functions():
+    x, w = var("x", 3), var("w", 3)
+    inner = tf2.function(lambda a: tf.sin(a) * w)
+    outer = tf2.function(lambda a: tf.cond(tf.reduce_sum(a) < 100.0, lambda: inner(a) + inner(a * a), lambda: a))
+    r = tf.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, outer(h)), [0, x])[1]
+    g = tf.gradients(tf.reduce_sum(inner(r)), x)[0]
+    return [tf.reduce_sum(g * r)], [x, w], None
+
+
+@v2
+def function_with_variables():
+    w, e = var("w", 3), var("e", 4, 3)
+
+    @tf2.function
+    def f(i):
+        return tf.nn.embedding_lookup(e, i) * w + tf.gather(w, [0, 0, 1])
+
+    return [tf.reduce_sum(tf.square(f([1, 3]) * f([0, 0])))], [w, e], None
+
+
 @pytest.mark.parametrize("build", MODELS, ids=lambda m: m.__name__)
 def test_against_tensorflow(build, tmp_path):
     if not hasattr(build, "v2"):
@@ -472,7 +714,11 @@ def test_against_tensorflow(build, tmp_path):
         tf.disable_control_flow_v2()
 
 
-@pytest.mark.parametrize("build", [convnet, embedding, cond_true, nested_loops, dynamic_rnn, old_dynamic_rnn, old_cond_true, mapped, with_function], ids=lambda m: m.__name__)
+ON_OURS = [convnet, embedding, cond_true, nested_loops, dynamic_rnn, old_dynamic_rnn, old_cond_true, mapped, with_function, fourier, maps_and_optionals, ragged_variants]
+ON_OURS += [m for m in MODELS if m.__name__ in ("old_cond_in_loop", "old_loop_in_cond_in_loop", "old_stepwise_array", "old_three_loops_deep")]
+
+
+@pytest.mark.parametrize("build", ON_OURS, ids=lambda m: m.__name__)
 def test_on_our_servers(build, fresh, tmp_path):
     """The same gradients, worked out by a cluster of ours."""
     if hasattr(build, "v2"):

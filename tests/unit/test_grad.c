@@ -440,7 +440,7 @@ static trn_out complex_matrices(model *m)
     trn_attr t = trn_at_type("Tout", TRN_COMPLEX128), r = trn_at_type("Tout", TRN_DOUBLE), h = trn_at_bool("adj_y", true);
     trn_out sum = TRN_NONE;
     for (int i = 0; i < 3; i++) {
-        trn_out x = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), y = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), part[5];
+        trn_out x = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), y = variable_input(m, TRN_DOUBLE, 2, dims[i], -0.9, 0.9, 0), part[7];
         trn_out z = add(m->b, "Complex", TRN_OUTS(x, y), &t, 1), q = OP("Qr", z), s = OP("Svd", z);
         part[0] = q;
         part[1] = trn_out_nth(q, 1);
@@ -449,7 +449,9 @@ static trn_out complex_matrices(model *m)
         part[3] = add(m->b, "BatchMatMulV2", TRN_OUTS(trn_out_nth(s, 1), trn_out_nth(s, 2)), &h, 1);
         part[4] = i == 2 ? OP("MatrixSquareRoot", OP("AddV2", z, trn_const(m->b, trn_tensor_from(TRN_COMPLEX128, 2, dims[2], (const double[18]){4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0}))))
                          : z;
-        for (int k = 0; k < 5; k++) {
+        part[5] = OP("MatrixSolveLs", z, OP("Exp", z), trn_const_num(m->b, TRN_DOUBLE, i == 1 ? 0 : 0.5));
+        part[6] = i == 2 ? OP("TridiagonalSolve", OP("AddV2", z, trn_const(m->b, trn_tensor_from(TRN_COMPLEX128, 2, dims[2], (const double[18]){0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 4, 1}))), OP("Square", z)) : z;
+        for (int k = 0; k < 7; k++) {
             trn_out re = add(m->b, "Real", &part[k], 1, &r, 1), im = add(m->b, "Imag", &part[k], 1, &r, 1);
             trn_out one = sum_all(m, OP("Sin", OP("AddV2", re, OP("Mul", im, im))), k == 2 ? 1 : 2);
             sum = trn_out_is(sum) ? OP("AddV2", sum, one) : one;
@@ -657,6 +659,28 @@ static trn_out old_decision(model *m)
     }
     return OP("AddV2", parts[0], parts[1]);
 }
+/* Decisions of old graphs inside a loop, one in the other: values of the side that is not taken are not there in this turn; one side has state. */
+static void old_turn(void *arg, trn_builder *b, trn_out *v)
+{
+    const two *t = arg;
+    trn_attr a[] = {trn_at_type("dtype", TRN_DOUBLE), trn_at_int("seed", 3), trn_at_int("seed2", 4)};
+    trn_out odd = op2(b, "Equal", op2(b, "FloorMod", v[0], trn_const_i32(b, 2)), trn_const_i32(b, 1)), first = op2(b, "Less", v[0], trn_const_i32(b, 2));
+    trn_out sv = op2(b, "Switch", v[1], odd), sx = op2(b, "Switch", t->x, odd), sf = op2(b, "Switch", first, odd);
+    trn_out yes_v = trn_out_nth(sv, 1), yes_x = trn_out_nth(sx, 1), yes_f = op1(b, "Identity", trn_out_nth(sf, 1));
+    trn_out in = op2(b, "Switch", yes_v, yes_f), in_x = op2(b, "Switch", yes_x, yes_f);
+    trn_out inner = op2(b, "Merge", op1(b, "Tanh", op2(b, "Mul", in, in_x)), op2(b, "Mul", op1(b, "Square", trn_out_nth(in, 1)), op1(b, "Sin", trn_out_nth(in_x, 1))));
+    trn_out shape = op1(b, "Shape", sv), noise = op2(b, "Mul", trn_node_add(b, "RandomUniform", &shape, 1, a, 3), op1(b, "ZerosLike", sv));
+    trn_out no_v = op2(b, "AddV2", op2(b, "Mul", op1(b, "Exp", sx), sv), noise);
+    v[0] = op2(b, "AddV2", v[0], trn_const_i32(b, 1));
+    v[1] = op2(b, "Merge", no_v, inner);
+}
+static trn_out old_in_loop(model *m)
+{
+    trn_out x = input(m, 1, 3, 0), w = input(m, 1, 3, 0);
+    trn_outs r = trn_while(m->b, below_four, old_turn, &(two){w, w}, TRN_OUTS(trn_const_i32(m->b, 0), x), NULL);
+    return sum_sq(m, r.at[1], 1);
+}
+
 /* With state in the bodies the ops are the others. */
 static void noisy_turn(void *arg, trn_builder *b, trn_out *v)
 {
@@ -707,6 +731,7 @@ static const gcase cases[] = {
     {"PartitionedCall", "", "", .build = calls},
     {"Case", "", "", .build = by_number},
     {"Switch", "", "", .build = old_decision},
+    {"While", "with Switch", "", .build = old_in_loop},
     {"While", "with state", "", .build = with_state},
     {"TensorList", "", "", .build = lists},
     {"TensorArray", "", "", .build = arrays},

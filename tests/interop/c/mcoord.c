@@ -1,4 +1,5 @@
-/* A coordinator: hands out steps that count, on workers that come and go. Prints "scheduled N" while it goes, then "total T retries R workers A B …". */
+/* A coordinator: hands out steps that count, on workers that come and go. Prints "scheduled N workers A B …" while it goes (how many steps each has done), then
+ * "total T scheduled N retries R workers A B …". With --until it goes on, beyond its steps, until that file is there. */
 #include <trainera/trainera.h>
 
 #include <stdio.h>
@@ -6,7 +7,18 @@
 #include <unistd.h>
 
 static int64_t steps = 200, pause_ms;
-static const trn_flag own[] = {{"steps", TRN_FLAG_INT, &steps, "to schedule"}, {"pause_ms", TRN_FLAG_INT, &pause_ms, "between two"}, {0}};
+static const char *until = "";
+static const trn_flag own[] = {
+    {"steps", TRN_FLAG_INT, &steps, "to schedule"}, {"pause_ms", TRN_FLAG_INT, &pause_ms, "between two"}, {"until", TRN_FLAG_STR, &until, "this file is there"}, {0}};
+
+static void workers(trn_coord *c, int n)
+{
+    printf(" workers");
+    for (int i = 0; i < n; i++)
+        printf(" %lld", (long long)trn_coord_steps(c, i));
+    printf("\n");
+    fflush(stdout);
+}
 
 static trn_err coordinate(const trn_role *me)
 {
@@ -18,10 +30,11 @@ static trn_err coordinate(const trn_role *me)
     const char *value = trn_out_name(b, v->value);
     trn_coord *c = NULL;
     trn_err err = trn_coord_open(&c, &(trn_coord_opts){.builder = b, .cluster = me->cluster, .wait_secs = 30});
-    for (int64_t i = 0; !err && i < steps; i++) {
+    int64_t n = 0;
+    while (!err && (n < steps || (*until && access(until, F_OK) != 0))) {
         err = trn_coord_schedule(NULL, c, &(trn_run){.targets = &add, .n_targets = 1});
-        printf("scheduled %lld\n", (long long)i + 1);
-        fflush(stdout);
+        printf("scheduled %lld", (long long)++n);
+        workers(c, me->n_workers);
         if (pause_ms)
             usleep((useconds_t)pause_ms * 1000);
     }
@@ -34,10 +47,8 @@ static trn_err coordinate(const trn_role *me)
     if (!err)
         err = trn_coord_fetch(f, &t, 1);
     if (!err) {
-        printf("total %lld retries %lld workers", (long long)*(const int64_t *)trn_tensor_data(t), (long long)trn_coord_retries(c));
-        for (int i = 0; i < me->n_workers; i++)
-            printf(" %lld", (long long)trn_coord_steps(c, i));
-        printf("\n");
+        printf("total %lld scheduled %lld retries %lld", (long long)*(const int64_t *)trn_tensor_data(t), (long long)n, (long long)trn_coord_retries(c));
+        workers(c, me->n_workers);
     }
     trn_tensor_unref(t);
     trn_future_free(f);

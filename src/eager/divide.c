@@ -577,8 +577,17 @@ static void call_part(trn_erun *r, const Tensorflow__Eager__Operation *whole, in
     op.func_step_id = p->step_id;
     op.n_op_inputs = (size_t)of->n_args;
     op.op_inputs = trn_arena_alloc(a, sizeof *op.op_inputs * (size_t)(of->n_args + 1));
-    for (int k = 0; k < of->n_args; k++)
+    for (int k = 0; k < of->n_args; k++) {
         op.op_inputs[k] = whole->op_inputs[of->arg[k]]; /* its own handle: the argument is placed where that is */
+        trn_tensor *t = r->v[of->arg[k]].t;
+        if (!t)
+            continue;
+        Tensorflow__Eager__Operation__Input *value = trn_arena_alloc(a, sizeof *value);
+        tensorflow__eager__operation__input__init(value);
+        value->item_case = TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR;
+        value->tensor = trn_tensor_to_pb(a, t);
+        op.op_inputs[k] = value;
+    }
     Tensorflow__Eager__RunComponentFunctionRequest q = TENSORFLOW__EAGER__RUN_COMPONENT_FUNCTION_REQUEST__INIT;
     q.context_id = p->ctx_id;
     q.operation = &op;
@@ -689,6 +698,11 @@ static trn_err take_inputs(job *j)
             j->dev[k] = TRN_MAX(0, find_device(&j->devices->set, i->remote_handle->device));
         }
         j->type[k] = j->in[k]->dtype;
+        /* A handle that came as a value says itself where its resource is. */
+        const trn_handle *h = j->type[k] == TRN_RESOURCE && trn_tensor_count(j->in[k]) == 1 ? TRN_DATA(j->in[k], trn_handle *)[0] : NULL;
+        int at = h && !h->res && h->device && !is_of(h->device, j->session->task) ? find_device(&j->devices->set, h->device) : -1;
+        if (at >= 0)
+            j->dev[k] = at;
     }
     return TRN_OK;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "exec/run.h"
+#include "proto/pb.h"
 #include "graph/devname.h"
 #include "ops/control.h"
 
@@ -151,13 +152,10 @@ static trn_err set_target(trn_graph *g, const trn_func_ref *f)
     return TRN_OK;
 }
 
-trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
+/* As this task will run it. Takes g; frees it on error. */
+static trn_err finished(trn_graph **out, TRN_OWN trn_graph *g, const trn_func_ref *f)
 {
-    if (!lib || !trn_funclib_has(lib, f->name))
-        return trn_errorf(TRN_NOT_FOUND, "Function '%s' is not in the graph's library", f->name);
-    trn_graph *g;
-    TRN_TRY(trn_funclib_body(&g, lib, f));
-    trn_err err = set_target(g, f);
+    trn_err err = f ? set_target(g, f) : TRN_OK;
     if (!err)
         err = trn_graph_lower(g);
     if (!err) {
@@ -171,6 +169,35 @@ trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
     else
         *out = g;
     return err;
+}
+
+trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
+{
+    if (!lib || !trn_funclib_has(lib, f->name))
+        return trn_errorf(TRN_NOT_FOUND, "Function '%s' is not in the graph's library", f->name);
+    trn_graph *g;
+    TRN_TRY(trn_funclib_body(&g, lib, f));
+    return finished(out, g, f);
+}
+
+trn_err trn_exec__graph(trn_func **out, trn_kctx *k, const void *p, size_t n)
+{
+    const run *r = (const run *)k->step;
+    if (r->depth >= MAX_FUNC_DEPTH)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "calls nest deeper than %d", MAX_FUNC_DEPTH);
+    trn_arena *a = trn_arena_new();
+    Tensorflow__GraphDef *gd;
+    trn_err err = TRN_PB_UNPACK(&gd, a, tensorflow__graph_def__descriptor, p, n);
+    trn_graph *g = trn_graph_new(NULL);
+    if (!err)
+        err = trn_graph_import(g, gd);
+    trn_arena_free(a);
+    if (err) {
+        trn_graph_free(g);
+        return err;
+    }
+    TRN_TRY(finished(&g, g, NULL));
+    return trn_exec__func_of(out, g, "graph", r->plan, r->depth + 1);
 }
 
 static trn_err make_plan(trn_plan **out, const trn_plan *caller, const trn_func_ref *f, const trn_sb *key)

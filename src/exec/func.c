@@ -64,6 +64,11 @@ trn_err trn_exec__func_new(trn_func **out, const trn_plan *from, const trn_func_
     return func_of(out, g, ref->name, from->env, from->resmgr, depth);
 }
 
+trn_err trn_exec__func_of(trn_func **out, trn_graph *g, const char *name, const trn_plan *from, int depth)
+{
+    return func_of(out, g, name, from->env, from->resmgr, depth);
+}
+
 static void func_free(trn_func *f_)
 {
     func *f = (func *)f_;

@@ -107,9 +107,11 @@ trn_err trn_exec__call_node(trn_kctx *k); /* kernel of KIND_CALL */
 /* The body of a function as a graph for this task: lowered, pruned, optimised. */
 trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f) TRN_MUST_USE;
 trn_err trn_exec__func(trn_func **out, trn_kctx *k, const trn_func_ref *f) TRN_MUST_USE;
+trn_err trn_exec__graph(trn_func **out, trn_kctx *k, const void *p, size_t n) TRN_MUST_USE; /* trn_k_graph */
 
 /* func.c: functions that outlive their graph (op/func.h). */
 trn_err trn_exec__func_new(trn_func **out, const trn_plan *from, const trn_func_ref *f, int depth) TRN_MUST_USE;
+trn_err trn_exec__func_of(trn_func **out, TRN_OWN trn_graph *g, const char *name, const trn_plan *from, int depth) TRN_MUST_USE;
 trn_host trn_exec__host(const trn_kctx *k);
 
 /* paths.c */

@@ -669,6 +669,7 @@ static const trn_step_api step_api = {
     .threads = api_threads,
     .check_path = api_check_path,
     .func = trn_exec__func,
+    .graph = trn_exec__graph,
     .host = trn_exec__host,
     .step_resmgr = api_step_resmgr,
 };

@@ -29,6 +29,8 @@ struct trn_func {
 
 /* [any] `f` of the library of the graph that `k` runs in. NOT_FOUND (no such function), UNIMPLEMENTED (an op in it that we do not have). */
 trn_err trn_k_func(trn_func **out, trn_kctx *k, const trn_func_ref *f) TRN_MUST_USE;
+/* [any] A GraphDef as a function without arguments: its _Retval nodes are the results. It brings its own library. */
+trn_err trn_k_graph(trn_func **out, trn_kctx *k, const void *graph_def, size_t n) TRN_MUST_USE;
 trn_func *trn_func_ref_add(trn_func *f);
 void trn_func_unref(trn_func *f);
 /* [any] The same function with kernel states of its own (random generators, counters start anew): what one iterator, one client has. */

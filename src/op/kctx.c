@@ -130,6 +130,13 @@ trn_err trn_k_func(trn_func **out, trn_kctx *k, const trn_func_ref *f)
     return k->step->api->func(out, k, f);
 }
 
+trn_err trn_k_graph(trn_func **out, trn_kctx *k, const void *graph_def, size_t n)
+{
+    if (!k->step->api->graph)
+        return trn_errorf(TRN_UNIMPLEMENTED, "graphs within graphs do not run here");
+    return k->step->api->graph(out, k, graph_def, n);
+}
+
 trn_host trn_k_host(const trn_kctx *k)
 {
     return k->step->api && k->step->api->host ? k->step->api->host(k) : (trn_host){0};

@@ -144,6 +144,42 @@ static trn_err one_shot_iterator(trn_kctx *k)
     return TRN_OK;
 }
 
+/* ---- DatasetFromGraph: the dataset that a graph makes, as DatasetToGraph has written it down on another task ----------------- */
+
+typedef struct from_graph {
+    trn_kctx *k;
+    trn_func *f;
+} from_graph;
+
+static void graph_made(void *arg, trn_err err, trn_tensor **rets, int n)
+{
+    from_graph *g = arg;
+    trn_ds *d;
+    if (!err && (n != 1 || rets[0]->dtype != TRN_VARIANT))
+        err = TRN_BAD("the graph of a dataset must have one result, a dataset");
+    if (!err)
+        err = trn_ds_in(&d, rets[0]);
+    if (!err)
+        trn_out_set(g->k, 0, trn_tensor_ref(rets[0]));
+    trn_kctx *k = g->k;
+    trn_func_unref(g->f);
+    free(g);
+    trn_k_done(k, err);
+}
+
+static trn_err dataset_from_graph(trn_kctx *k)
+{
+    const trn_tensor *t = trn_in(k, 0);
+    TRN_CHECK_ARG(t->shape.rank == 0, "graph_def must be a scalar");
+    const trn_str *s = TRN_DATA(t, trn_str);
+    trn_func *f;
+    TRN_TRY(trn_k_graph(&f, k, trn_str_p(s), s->len));
+    from_graph *g = trn_xalloc(sizeof *g);
+    *g = (from_graph){k, f};
+    trn_func_run(f, trn_k_cancel(k), NULL, 0, graph_made, g);
+    return TRN_OK;
+}
+
 /* ---- the next element --------------------------------------------------------------------------------------------------- */
 
 trn_err trn_data_set_outputs(trn_kctx *k, trn_elem *e)
@@ -517,6 +553,7 @@ const trn_op trn_ops_data_iter[] = {
      "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> components:output_types; f:func, Tstate:list(type)>=1, "
      "Targuments:list(type)>=0, " DS_OUT ", use_inter_op_parallelism:bool=true" DS_META,
      trn_sh_elements, reduce_dataset, WAITS},
+    {"DatasetFromGraph", "graph_def:str -> handle:var", trn_sh_dataset, dataset_from_graph, TRN_OP_ASYNC | TRN_OP_BACK},
     {"GetElementAtIndex", "dataset:var, index:i64 -> components:output_types; " DS_OUT, trn_sh_elements, get_element_at_index, TRN_OP_ASYNC | TRN_OP_BACK},
     {"DatasetToSingleElement", "dataset:var -> components:output_types; " DS_OUT DS_META, trn_sh_elements, dataset_to_single_element, WAITS},
     {0},

@@ -594,7 +594,8 @@ static void call_part(trn_erun *r, const Tensorflow__Eager__Operation *whole, in
     q.n_output_num = (size_t)of->n_rets;
     q.output_num = of->ret;
     atomic_fetch_add_explicit(&p->ref, 1, memory_order_relaxed);
-    trn_call_pb(of->channel, PATH "RunComponentFunction", &q.base, 0, false, &p->calls[i].rpc, remote_part_done, &p->calls[i]);
+    uint64_t timeout = atomic_load_explicit(&r->ctx->timeout_ns, memory_order_relaxed);
+    trn_call_pb(of->channel, PATH "RunComponentFunction", &q.base, timeout ? trn_now_ns() + timeout : 0, false, &p->calls[i].rpc, remote_part_done, &p->calls[i]);
 }
 
 static void start_parts(trn_erun *r, trn_wsession *s, divided *d, const Tensorflow__Eager__Operation *op)

@@ -30,6 +30,7 @@ typedef struct trn_ectx {
     trn_eager *e;
     uint64_t id, view;
     uint64_t keep_ns; /* 0: for ever */
+    _Atomic uint64_t timeout_ns; /* for parts on other tasks; 0: none */
     _Atomic uint64_t seen_ns;
     trn_mutex mu; /* everything below */
     trn_wsession *session;

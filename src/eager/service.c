@@ -41,6 +41,13 @@ static Tensorflow__DeviceAttributes **own_devices(size_t *n, trn_arena *a, trn_e
     return v;
 }
 
+/* How long the others may take for their parts. */
+static uint64_t timeout_of(const Tensorflow__ServerDef *def)
+{
+    int64_t ms = def && def->default_session_config ? def->default_session_config->operation_timeout_in_ms : 0;
+    return ms > 0 && ms < INT32_MAX ? (uint64_t)ms * 1000000 : 0;
+}
+
 static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextRequest *q)
 {
     trn_ectx *old = NULL;
@@ -66,6 +73,7 @@ static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextReques
     uint64_t keep = q->keep_alive_secs > 0 && q->keep_alive_secs < INT32_MAX ? (uint64_t)q->keep_alive_secs * 1000000000 : 0;
     trn_ectx *c = trn_ectx_new(e, q->context_id, q->context_view_id, keep);
     c->session = s;
+    c->timeout_ns = timeout_of(q->server_def);
     c->devices = trn_edevices_new(e->w, q->cluster_device_attributes, q->n_cluster_device_attributes, s->task);
     trn_lock(&e->mu);
     bool taken = e->stopped || trn_map_geti(e->contexts, c->id);
@@ -113,6 +121,7 @@ static trn_err update(trn_eager *e, const Tensorflow__Eager__UpdateContextReques
         trn_lock(&c->mu);
         c->view = q->context_view_id;
         if (s) {
+            c->timeout_ns = timeout_of(q->server_def);
             old = c->session;
             c->session = s;
             old_devices = c->devices;

@@ -364,6 +364,68 @@ def test_anonymous_iterator(target, v):
     same(target, build)
 
 
+def shards(h, dataset, n):
+    """Init of an iterator over several devices, and what each of them gets."""
+    incarnation = op("MultiDeviceIteratorInit", dataset=dataset, multi_device_iterator=h, max_buffer_size=i64(8))
+    return incarnation, [op("MultiDeviceIteratorGetNextFromShard", multi_device_iterator=h, shard_num=tf.constant(i), incarnation_id=incarnation, **I64)[0] for i in range(n)]
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("v", ["", "V3"])
+def test_anonymous_iterator_of_several_devices(target, v):
+    """The elements go round; a string names the iterator while it lives."""
+    def build():
+        a = op("AnonymousMultiDeviceIterator" + v, devices=[W0, W0], **I64)
+        h, deleter = (a, None) if v else (a.handle, a.deleter)
+        incarnation, first = shards(h, rng(10, 15), 2)
+        text = after(first, lambda: op("MultiDeviceIteratorToStringHandle", multi_device_iterator=h))
+        again = op("MultiDeviceIteratorFromStringHandle", string_handle=text, output_types=[tf.int64], output_shapes=[[]])
+
+        def more(at, i):
+            return op("MultiDeviceIteratorGetNextFromShard", multi_device_iterator=at, shard_num=tf.constant(i), incarnation_id=incarnation, **I64)[0]
+
+        second = more(again, 1)
+        third = after([second], lambda: more(h, 0))
+        if v:
+            end = third
+        else:
+            end = after([third], lambda: op("DeleteMultiDeviceIterator", multi_device_iterator=h, iterators=[], deleter=deleter))
+        bad = after([third], lambda: op("MultiDeviceIteratorGetNextFromShard", multi_device_iterator=h, shard_num=tf.constant(0), incarnation_id=incarnation + 1, **I64)[0])
+        return [[*first, second, third, incarnation], after([end], lambda: tf.identity(first[1])), bad]
+
+    same(target, build)
+
+
+def test_iterator_of_several_devices(target):
+    def build():
+        h = op("MultiDeviceIterator", devices=[W0, W0, W0], shared_name="", container="", **I64)
+        init, got = shards(h, rng(7), 3)
+        later = [op("MultiDeviceIteratorGetNextFromShard", multi_device_iterator=h, shard_num=tf.constant(i), incarnation_id=i64(1), **I64)[0] for i in range(3)]
+        return [got, later[2], later[0], later[1], later[0], later[1], later[2]]
+
+    same(target, build)
+
+
+@pytest.mark.asan
+def test_dataset_from_graph(target):
+    """A dataset that was written down as a graph elsewhere, with a function of its own."""
+    text = steps("", lambda: [op("DatasetToGraphV2", input_dataset=D.range(5).map(lambda x: x * x + 1).batch(2)._variant_tensor, strip_device_assignment=True)])[0]
+    kw = dict(output_types=[tf.int64], output_shapes=[[None]])
+
+    def given(v):  # TensorFlow would compute what is constant, and cannot keep the dataset
+        return tf.strings.join([v, tf.strings.substr(tf.strings.as_string(tf.random.uniform([])), 0, 0)])
+
+    def build():
+        h = op("AnonymousIteratorV3", **kw)
+        init = op("MakeIterator", dataset=op("DatasetFromGraph", graph_def=given(text)), iterator=h)
+        got = []
+        for _ in range(3):
+            got.append(after(got[-1:] or [init], lambda: op("IteratorGetNext", iterator=h, **kw)[0]))
+        return [got, after(got, lambda: op("IteratorGetNext", iterator=h, **kw)[0]), op("DatasetFromGraph", graph_def=given("no graph")).op]
+
+    same(target, build)
+
+
 def test_handles_that_mean_nothing(target):
     same(target, lambda: [[tf.shape(op(n)) for n in ("DummyIterationCounter", "DummyMemoryCache", "DummySeedGenerator")], op("DummyIterationCounter").op])
 

@@ -2,6 +2,7 @@
 
 TASKS_HERE=worker/0,ps/1 in the environment: these tasks of TensorFlow are part of this process, as in the public tutorial (processes less to start).
 What a program ends with goes to OUT.json, for comparison with the same on TensorFlow's own ps."""
+import contextlib
 import functools
 import json
 import os
@@ -14,6 +15,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import tensorflow as tf  # noqa: E402
 
 SPEC, OUT, HERE = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]), []
+partitioners = tf.distribute.experimental.partitioners
+PARTITIONER = [partitioners.MinSizePartitioner(min_shard_bytes=64, max_shards=len(SPEC["ps"]))]  # the last one is asked
 
 
 @functools.cache
@@ -23,8 +26,7 @@ def strategy():
         job, index = task.split("/")
         HERE.append(tf.distribute.Server(cluster, job_name=job, task_index=int(index)))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc", task_type="chief", task_id=0)
-    shards = tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=64, max_shards=len(SPEC["ps"]))
-    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=shards)
+    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=lambda *a, **k: PARTITIONER[-1](*a, **k))
 
 
 @functools.cache
@@ -42,6 +44,156 @@ def numbers(v):
 
 def parts(v):
     return list(v.variables) if hasattr(v, "variables") else [v]
+
+
+@contextlib.contextmanager
+def divided_by(partitioner):
+    PARTITIONER.append(partitioner)
+    yield
+    PARTITIONER.pop()
+
+
+# ---- what any TensorFlow 2 can, without Keras -----------------------------------------------------------------------------
+
+
+def loop(folder):
+    """A linear model on the ps, steps scheduled on the workers, a sharded embedding with sparse updates, a checkpoint saved and restored by the ps."""
+    coordinator = coordination()
+    with strategy().scope(), divided_by(partitioners.FixedShardsPartitioner(len(SPEC["ps"]))):
+        w = tf.Variable(tf.zeros([4, 1]), name="w")
+        table = tf.Variable(tf.reshape(tf.range(40, dtype=tf.float32), [10, 4]) / 40, name="table")
+        count = tf.Variable(0, dtype=tf.int64, name="count")
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            x = tf.nn.embedding_lookup(table, tf.constant([1, 3, 3, 9]))
+            k = tf.concat([tf.identity(v) for v in parts(w)], 0)
+            loss = tf.reduce_mean((x @ k - tf.constant([[1.0], [2.0], [3.0], [4.0]])) ** 2)
+        variables = parts(w) + parts(table)
+        for v, g in zip(variables, tape.gradient(loss, variables)):
+            if isinstance(g, tf.IndexedSlices):
+                v.scatter_sub(tf.IndexedSlices(0.05 * g.values, g.indices))
+            else:
+                v.assign_sub(0.05 * g)
+        count.assign_add(1)
+        return loss
+
+    for _ in range(20):
+        last = coordinator.schedule(step)
+    coordinator.join()
+    result = {"loss": float(last.fetch()), "w": numbers(w), "table": numbers(table), "count": int(count.numpy())}
+    saved = tf.train.Checkpoint(w=w, table=table, count=count)
+    path = saved.save(folder + "/loop")
+    count.assign(-1)
+    for p in parts(table):
+        p.assign(tf.zeros_like(p))
+    saved.restore(path)
+    return result | {"restored": numbers(table), "restored_count": int(count.numpy())}
+
+
+class Mean(tf.Module):
+    """A metric: workers add, the coordinator reads and resets."""
+
+    def __init__(self):
+        super().__init__()
+        self.total, self.n = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
+
+    def update(self, values):
+        self.total.assign_add(tf.reduce_sum(values))
+        self.n.assign_add(tf.size(values, tf.int64))
+
+    def read(self):
+        mean = float(self.total.numpy()) / max(int(self.n.numpy()), 1)
+        self.total.assign(0.0)
+        self.n.assign(0)
+        return mean
+
+
+def plain(folder):
+    """Words looked up in tables made on the workers, datasets by worker, each kind of partitioner, a metric, an evaluation on the workers, errors that a closure raises,
+    managed checkpoints: some kept, one gone back to, one that makes up a part of a model only."""
+    s, coordinator = strategy(), coordination()
+    words = ["red", "green", "blue", "white", "black"]
+    result = {"shards": {}, "loss": [], "accuracy": []}
+    with s.scope():
+        kinds = {"min": partitioners.MinSizePartitioner(min_shard_bytes=80, max_shards=4), "max": partitioners.MaxSizePartitioner(max_shard_bytes=40),
+                 "fixed": partitioners.FixedShardsPartitioner(3)}
+        made = {}
+        for name, kind in kinds.items():
+            with divided_by(kind):
+                made[name] = tf.Variable(tf.reshape(tf.range(40.0), [10, 4]), name=name)
+            result["shards"][name] = [[int(p.shape[0]), p.device] for p in parts(made[name])]
+        table = tf.Variable(tf.reshape(tf.cos(tf.range(48.0)), [6, 8]), name="embedding")
+        w = tf.Variable(tf.reshape(tf.sin(tf.range(8.0)), [8, 1]), name="w")
+        slots = [tf.Variable(tf.zeros(p.shape)) for p in parts(table) + parts(w)]
+        right = Mean()
+        seen = tf.Variable(0, dtype=tf.int64)
+
+    def data(_=None):
+        feature = tf.constant([words[i * 3 % 5] if i % 4 else "none of them" for i in range(20)])
+        label = tf.constant([[float(i % 4 == 0)] for i in range(20)])
+        lookup = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(words, tf.range(5, dtype=tf.int64)), 1)
+        return tf.data.Dataset.from_tensor_slices((feature, label)).map(lambda f, l: (lookup.lookup(f), l)).repeat().batch(10)
+
+    def logits(ids):
+        return tf.nn.embedding_lookup(table, ids) @ tf.concat([tf.identity(p) for p in parts(w)], 0)
+
+    @tf.function
+    def step(iterator):
+        def replica(ids, label):
+            with tf.GradientTape() as tape:
+                z = logits(ids)
+                loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z))
+            variables = parts(table) + parts(w)
+            for v, m, g in zip(variables, slots, tape.gradient(loss, variables)):
+                m.assign(0.9 * m + 0.1 * tf.convert_to_tensor(g) ** 2)
+                v.assign_sub(0.1 * tf.convert_to_tensor(g) * tf.math.rsqrt(m + 1e-4))
+            right.update(tf.cast((z > 0) == (label > 0), tf.float32))
+            seen.assign_add(1)
+            return loss
+
+        return s.run(replica, args=next(iterator))
+
+    @tf.function
+    def check(iterator):
+        ids, label = next(iterator)
+        right.update(tf.cast((logits(ids) > 0) == (label > 0), tf.float32))
+
+    saved = tf.train.Checkpoint(table=table, w=w, slots=slots, seen=seen, sharded=made)
+    manager = tf.train.CheckpointManager(saved, folder + "/plain", max_to_keep=2)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: s.distribute_datasets_from_function(data)))
+    for _ in range(3):
+        for _ in range(4):
+            last = coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+        result["loss"].append(float(last.fetch()))
+        result["accuracy"].append(right.read())
+        manager.save()
+    for _ in range(2):
+        coordinator.schedule(check, args=(iterator,))
+    coordinator.join()
+    result |= {"checked": right.read(), "table": numbers(table), "w": numbers(w), "slots": [numbers(m) for m in slots]}
+
+    @tf.function
+    def wrong():
+        tf.debugging.assert_less(seen.read_value(), tf.constant(0, tf.int64))
+
+    try:
+        coordinator.schedule(wrong)
+        coordinator.join()
+    except tf.errors.OpError as e:
+        result["error"] = [type(e).__name__, e.error_code]
+    early, late = manager.checkpoints
+    result["kept"] = [pathlib.Path(p).name for p in manager.checkpoints]
+    saved.restore(early).assert_consumed()
+    result["early"] = [int(seen.numpy()), numbers(table)]
+    saved.restore(late)
+    result["late"] = [int(seen.numpy()), numbers(table), {name: numbers(v) for name, v in made.items()}]
+    with s.scope():
+        other = tf.Variable(tf.zeros([6, 8]), name="other")
+    tf.train.Checkpoint(table=other).restore(late).expect_partial()
+    return result | {"part": numbers(other)}
 
 
 # ---- Keras fit ------------------------------------------------------------------------------------------------------------
@@ -283,7 +435,7 @@ def steady(steps, folder):
 
 
 if __name__ == "__main__":
-    modes = {"fit": fit, "optimizers": optimizers, "tutorial": tutorial, "count": count, "steady": steady}
+    modes = {"loop": loop, "plain": plain, "fit": fit, "optimizers": optimizers, "tutorial": tutorial, "count": count, "steady": steady}
     result = {mode: modes[mode](*sys.argv[4:]) for mode in sys.argv[3].split(",")}
     OUT.write_text(json.dumps(result))
     sys.stdout.flush()

@@ -1,31 +1,44 @@
-"""ParameterServerStrategy with its coordinator: TensorFlow is coordinator, the ps and the workers are ours or its own (tensorflow.eager.EagerService)."""
-import json
-import pathlib
-import subprocess
-import sys
-
+"""ParameterServerStrategy with its coordinator, without Keras: TensorFlow (2.15 and 2.21) is coordinator, the ps and workers ours or its own. The same numbers."""
 import numpy as np
 import pytest
-from clusters import free_ports
-
-HERE = pathlib.Path(__file__).resolve().parent
+from coordinators import results, same
 
 
-def coordinate(cluster, out, kind, n_ps, steps=20, worker="tf"):
-    c = cluster(ps=n_ps, workers=1, ps_kind=kind, worker_kind=worker, start=False)
-    c.spec["chief"] = [f"127.0.0.1:{free_ports(1)[0]}"]  # the tasks share this dictionary
-    c.start()
-    done = subprocess.run([sys.executable, str(HERE / "coordinator.py"), json.dumps(c.spec), str(out), str(steps)], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr[-4000:] + c.task("ps").log()[-2000:]
-    return json.loads(out.read_text())
+KINDS = {1: [("trn", "tf"), ("tf", "tf")], 2: [("trn", "tf"), ("trn", "trn"), ("tf", "trn"), ("tf", "tf")]}  # ps, worker; the last is TensorFlow alone
 
 
-@pytest.mark.parametrize("n_ps", [1, 2])
-def test_custom_loop(cluster, tmp_path, n_ps):
-    kinds = (("trn", "tf"), ("trn", "trn"), ("tf", "trn"), ("tf", "tf"))
-    *ours, theirs = (coordinate(cluster, tmp_path / f"{ps}_{worker}.json", ps, n_ps, worker=worker) for ps, worker in kinds)
-    for kind, got in zip(kinds, ours):
-        assert got["count"] == 20 and got["restored"][1] == 20, kind
-        for key in ("loss", "w", "table"):
-            np.testing.assert_allclose(got[key], theirs[key], rtol=1e-6, err_msg=f"{kind} {key}")
-        np.testing.assert_array_equal(got["restored"][0], got["table"])
+@pytest.fixture(scope="module", params=[1, 2])
+def runs(tmp_path_factory, request):
+    """(kinds, what they give), …, what TensorFlow gives"""
+    kinds = KINDS[request.param]
+    *ours, theirs = results(tmp_path_factory, request.param, "loop,plain", kinds)
+    return list(zip(kinds, ours)), theirs
+
+
+def test_custom_loop(runs):
+    for kind, got in runs[0]:
+        ours, theirs = got["loop"], runs[1]["loop"]
+        assert ours["count"] == ours["restored_count"] == 20, kind
+        same(ours, theirs, rtol=1e-6)
+        np.testing.assert_array_equal(ours["restored"], ours["table"])
+
+
+def test_plain(runs):
+    """Partitioners, tables, metrics, evaluation, errors, checkpoints."""
+    for _, got in runs[0]:
+        plain_as(got["plain"], runs[1]["plain"])
+
+
+def plain_as(ours, theirs):
+    assert ours["shards"] == theirs["shards"] and len(ours["shards"]["fixed"]) == 3
+    assert ours["error"] == theirs["error"] and ours["error"][0] == "InvalidArgumentError" and ours["kept"] == theirs["kept"]
+    for key in ("loss", "accuracy", "checked", "table", "w", "part"):
+        np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-5, atol=1e-6, err_msg=key)
+    for x, y in zip(ours["slots"], theirs["slots"], strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-7)
+    for key in ("early", "late"):
+        assert ours[key][0] == theirs[key][0] == {"early": 8, "late": 12}[key]
+        np.testing.assert_allclose(ours[key][1], theirs[key][1], rtol=1e-5, atol=1e-6, err_msg=key)
+    np.testing.assert_array_equal(ours["late"][1], ours["table"])
+    np.testing.assert_array_equal(ours["part"], ours["table"])
+    assert all(v == np.arange(40.0).reshape(10, 4).tolist() for v in ours["late"][2].values())

@@ -1,7 +1,8 @@
-"""The first ParameterServerStrategy, configured by TF_CONFIG alone: Estimators of the real TensorFlow train on our ps, whoever comes first, and everyone ends."""
+"""The first ParameterServerStrategy, configured by TF_CONFIG alone: Estimators of the real TensorFlow train on our ps as on TensorFlow's, whoever comes first, and everyone ends."""
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -11,10 +12,11 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def worker(c, tmp, job, index, steps):
+def worker(c, tmp, job, index, steps, hold=""):
+    """`hold`: "STEP FILE" makes it wait before that step until the file is there. Its own file JOB.mark has the step it has reached."""
     tf_config = json.dumps({"cluster": c.spec, "task": {"type": job, "index": index}})
     return subprocess.Popen([sys.executable, str(HERE / "strategy2019.py"), str(tmp / f"{job}.json"), str(steps), str(tmp / "model")], stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "TF_CONFIG": tf_config})
+                            env={**os.environ, "TF_CONFIG": tf_config, "MARK": str(tmp / f"{job}.mark"), "HOLD": hold})
 
 
 def ended(p):
@@ -32,28 +34,67 @@ def made(cluster, **jobs):
     return c
 
 
-@pytest.mark.parametrize("kind", ["trn", "tf"])
-def test_one_worker(cluster, tmp_path, kind):
-    c = made(cluster, ps=1, workers=0, chief=1, ps_kind=kind)
-    c.start()
-    ended(worker(c, tmp_path, "chief", 0, 50))
-    r = json.loads((tmp_path / "chief.json").read_text())
-    assert r["step"] == 50
-    assert r["w"] == pytest.approx(2.9439454, abs=1e-5) and r["b"] == pytest.approx(0.9962688, abs=1e-5)  # both kinds of ps
+def test_one_worker(cluster, tmp_path):
+    """The same numbers on both kinds of ps."""
+    got, running = {}, {}
+    for kind in ("trn", "tf"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        c = made(cluster, ps=1, workers=0, chief=1, ps_kind=kind)
+        c.start()
+        running[kind] = worker(c, folder, "chief", 0, 50)
+    try:
+        for kind, p in running.items():
+            ended(p)
+            got[kind] = json.loads((tmp_path / kind / "chief.json").read_text())
+    finally:
+        for p in running.values():
+            p.kill()
+            p.wait()
+    assert got["trn"]["step"] == got["tf"]["step"] == 50
+    assert abs(got["tf"]["w"] - 3) < 0.2
+    for key in ("w", "b"):
+        assert got["trn"][key] == pytest.approx(got["tf"][key], abs=1e-6)
+
+
+def until(condition, p, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert p.poll() is None and time.monotonic() < end, p.stderr.read()[-3000:] if p.poll() is not None else "time is up"
+        time.sleep(0.05)
+
+
+def step_of(mark):
+    text = mark.read_text() if mark.exists() else ""
+    return int(text) if text else -1
 
 
 def test_ps_last_and_one_worker_earlier(cluster, tmp_path):
-    """The first worker waits for the ps, trains without waiting for the second, and all end."""
+    """The first worker calls for the ps before it is there, trains a hundred steps alone, goes on with the second, and all end."""
     c = made(cluster, ps=1, workers=1, chief=1)
-    chief = worker(c, tmp_path, "chief", 0, 2000)
+    host, port = c.spec["ps"][0].rsplit(":", 1)
+    with socket.socket() as ps:  # nobody answers there yet, but we see who calls
+        ps.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ps.bind((host, int(port)))
+        ps.listen()
+        ps.settimeout(120)
+        chief = worker(c, tmp_path, "chief", 0, 2000, f"100 {tmp_path / 'worker.mark'}")
+        try:
+            ps.accept()[0].close()
+        except OSError:
+            chief.kill()
+            raise
+    late = None
     try:
-        time.sleep(3)
-        assert chief.poll() is None
         c.start()
+        until(lambda: step_of(tmp_path / "chief.mark") >= 99, chief)
+        assert not (tmp_path / "worker.mark").exists()
         late = worker(c, tmp_path, "worker", 0, 2000)
         ended(late)
     finally:
+        if late and late.poll() is None:
+            late.kill()
         ended(chief)
     r = json.loads((tmp_path / "chief.json").read_text())
     assert r["step"] >= 2000 and r["w"] == pytest.approx(3, abs=1e-3) and r["b"] == pytest.approx(1, abs=1e-3)
-    assert (tmp_path / "worker.json").exists()
+    assert (tmp_path / "worker.json").exists() and step_of(tmp_path / "worker.mark") >= 100

@@ -111,7 +111,7 @@ class Mean(tf.Module):
 
 
 def plain(folder):
-    """Words looked up in tables made on the workers, datasets by worker, each kind of partitioner, a metric, an evaluation on the workers, errors that a closure raises,
+    """Words looked up in a table that every worker has, datasets by worker, each kind of partitioner, a metric, an evaluation on the workers, errors that a closure raises,
     managed checkpoints: some kept, one gone back to, one that makes up a part of a model only."""
     s, coordinator = strategy(), coordination()
     words = ["red", "green", "blue", "white", "black"]
@@ -127,13 +127,13 @@ def plain(folder):
         table = tf.Variable(tf.reshape(tf.cos(tf.range(48.0)), [6, 8]), name="embedding")
         w = tf.Variable(tf.reshape(tf.sin(tf.range(8.0)), [8, 1]), name="w")
         slots = [tf.Variable(tf.zeros(p.shape)) for p in parts(table) + parts(w)]
+        lookup = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(tf.constant(words), tf.range(5, dtype=tf.int64)), 5)
         right = Mean()
         seen = tf.Variable(0, dtype=tf.int64)
 
     def data(_=None):
         feature = tf.constant([words[i * 3 % 5] if i % 4 else "none of them" for i in range(20)])
         label = tf.constant([[float(i % 4 == 0)] for i in range(20)])
-        lookup = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(words, tf.range(5, dtype=tf.int64)), 1)
         return tf.data.Dataset.from_tensor_slices((feature, label)).map(lambda f, l: (lookup.lookup(f), l)).repeat().batch(10)
 
     def logits(ids):

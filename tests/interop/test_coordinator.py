@@ -4,7 +4,7 @@ import pytest
 from coordinators import results, same
 
 
-KINDS = {1: [("trn", "tf"), ("tf", "tf")], 2: [("trn", "tf"), ("trn", "trn"), ("tf", "trn"), ("tf", "tf")]}  # ps, worker; the last is TensorFlow alone
+KINDS = {1: [("trn", "tf"), ("tf", "tf")], 2: [("trn", "trn"), ("trn", "tf"), ("tf", "trn"), ("tf", "tf")]}  # ps, worker; the last is TensorFlow alone
 
 
 @pytest.fixture(scope="module", params=[1, 2])

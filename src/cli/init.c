@@ -149,8 +149,24 @@ static void host_list(trn_sb *s, const char *name, const char *job, int64_t n, l
         trn_sb_addf(s, "%s\"%s-%s-%d.%s:%lld\"", i ? ", " : "", name, job, i, name, port);
 }
 
+/* The names that are made of it have to be DNS labels of up to 63 characters; StatefulSets also put a hash behind them. */
+static trn_err dns_label(const char *name)
+{
+    static const char lower[] = "abcdefghijklmnopqrstuvwxyz", rest[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    size_t n = strlen(name);
+    if (n == 0 || n > 40 || !strchr(lower, name[0]) || strspn(name, rest) != n || name[n - 1] == '-')
+        return trn_errorf(TRN_INVALID_ARGUMENT, "--name=%s cannot be a name in Kubernetes: up to 40 of a-z, 0-9 and -, a letter first, no - last", name);
+    return TRN_OK;
+}
+
 static trn_err k8s(trn_sb *s, const options *o, const char *command)
 {
+    TRN_TRY(dns_label(o->name));
+    TRN_TRY(one_line(command));
+    if (o->image && (!*o->image || o->image[strcspn(o->image, " \t\n\"'#{}[],&*!|>%`")]))
+        return trn_errorf(TRN_INVALID_ARGUMENT, "--image=%s is no name of an image", o->image);
+    /* Kubernetes looks for $(NAME) in a container's command, and takes $$ for a $. */
+    char *escaped = strstr(command, "$(") || strstr(command, "$$") ? replaced(command, '$', "$$") : replaced(command, 0, "");
     trn_sb spec = {0};
     long long port = (long long)o->port;
     trn_sb_adds(&spec, "{\"ps\": [");
@@ -179,7 +195,7 @@ static trn_err k8s(trn_sb *s, const options *o, const char *command)
                         "            %s\n"
                         "          # A StatefulSet starts what has ended again; a finished worker stays, idle, until: kubectl delete -f this file\n"
                         "          code=$?; [ $code = 0 ] && exec sleep infinity; exit $code\n",
-                        command);
+                        escaped);
         else
             trn_sb_adds(s, "          exec trainera serve --cluster_spec=@/etc/trainera/spec.json --job_name=ps --task_index=${HOSTNAME##*-} --bind=\"\"\n");
         trn_sb_addf(s, "        ports: [{containerPort: %lld}]\n        volumeMounts: [{name: spec, mountPath: /etc/trainera}]\n", port);
@@ -190,6 +206,7 @@ static trn_err k8s(trn_sb *s, const options *o, const char *command)
                         port, port);
         trn_sb_addf(s, "      volumes: [{name: spec, configMap: {name: %s}}]\n", o->name);
     }
+    free(escaped);
     return TRN_OK;
 }
 
@@ -236,6 +253,11 @@ static const char *kind_name(const void *table, int i) { return i < (int)TRN_COU
 
 static trn_err write_kind(const options *o, const char *kind)
 {
+    /* Part of file names, and of lines that a shell reads. */
+    if (!*o->name || !is_plain(o->name) || strpbrk(o->name, "/{%"))
+        return trn_errorf(TRN_INVALID_ARGUMENT, "--name='%s' is no name for a job", o->name);
+    if (o->hosts && o->hosts[strcspn(o->hosts, " \t\n\"'`$(){}&|;<>*?!#\\")])
+        return trn_errorf(TRN_INVALID_ARGUMENT, "--hosts=%s: names or addresses with commas between them", o->hosts);
     for (size_t i = 0; i < TRN_COUNTOF(kinds); i++)
         if (strcmp(kind, kinds[i].name) == 0) {
             trn_sb s = {0};

@@ -1,11 +1,11 @@
-"""A real HTCondor on this machine: a pool of one host, in a Debian 13 of its own (Debian 12 has no HTCondor).
+"""A real HTCondor on this machine: a pool of two hosts, in a Debian 13 of its own (Debian 12 has no HTCondor).
 
-    with CondorPool(slots=8, mounts={"/opt/trainera": build}) as pool:
+    with CondorPool(slots=4, mounts={"/opt/trainera": build}) as pool:
         pool.run("condor_status")          as the user `peer`, in his home folder
 
 The Debian is made by debootstrap, once, and kept in tests/.cache/condor-root; packages come from where this machine's own come from. The pool runs in namespaces
-of its own (processes, mounts, network, host name): it sees nobody, nobody's ports are taken, and when it is closed the kernel ends whatever is left in it. An sshd
-is in it, too, for the tests that start tasks by ssh. Needs root and the packages of tools/packages.txt [condor].
+of its own (processes, mounts, network, host name): it sees nobody, nobody's ports are taken, and when it is closed the kernel ends whatever is left in it. The
+second host, and others for tests that want some, have the same files and users, but a network of their own. An sshd is there, too. Needs root and the packages of tools/packages.txt [condor].
 """
 import os
 import pathlib
@@ -22,10 +22,10 @@ PACKAGES = ["htcondor", "procps", "openssh-server", "openssh-client", "libnghttp
 ROOT = pathlib.Path(__file__).resolve().parents[1] / ".cache" / "condor-root"
 USER = "peer"
 
-CONF = """CONDOR_HOST = 127.0.0.1
-COLLECTOR_HOST = 127.0.0.1:9618
+CONF = """CONDOR_HOST = 10.78.0.1
+COLLECTOR_HOST = 10.78.0.1:9618
 COLLECTOR_NAME = trainera
-NETWORK_INTERFACE = 127.0.0.1
+NETWORK_INTERFACE = 10.78.0.*
 NO_DNS = True
 ENABLE_IPV6 = False
 DEFAULT_DOMAIN_NAME = local
@@ -135,9 +135,9 @@ def make_root(say=print):
 
 
 class CondorPool:
-    def __init__(self, slots=8, mounts=None):
-        """mounts: folders and files of this machine that are seen in the pool, read-only: {path there: path here}."""
-        self.slots, self.mounts, self.process = slots, mounts or {}, None
+    def __init__(self, slots=4, mounts=None, hosts=()):
+        """slots: on each of the two hosts. mounts: folders and files of this machine that are seen in the pool, read-only: {path there: path here}. hosts: more lines of /etc/hosts."""
+        self.slots, self.mounts, self.hosts, self.process = slots, mounts or {}, hosts, None
         self.machines = []
 
     def __enter__(self):
@@ -151,12 +151,13 @@ class CondorPool:
         make_root()
         etc = ROOT / "etc"
         (etc / "condor" / "config.d" / "50-trainera").write_text(CONF.format(slots=self.slots, memory=512 * self.slots))
-        (etc / "hosts").write_text("127.0.0.1 localhost condor condor.local\n10.78.0.2 alpha\n10.78.0.3 beta\n")
+        (etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", "10.78.0.1 condor", "10.78.0.2 condor2", *self.hosts, ""]))
         (etc / "ssh" / "sshd_config").write_text("PasswordAuthentication no\nStrictModes no\nUsePAM no\nSetEnv PATH=/opt/trainera:/usr/bin:/bin\n")
         var = ROOT / "var"
-        for old in ("log/condor", "spool/condor", "lib/condor/execute"):  # of an earlier pool
-            shutil.rmtree(var / old, ignore_errors=True)
-            (var / old).mkdir(parents=True)
+        for local in ("", "condor2/"):
+            for old in ("log/condor", "spool/condor", "lib/condor/execute"):  # of an earlier pool
+                shutil.rmtree(var / local / old, ignore_errors=True)
+                (var / local / old).mkdir(parents=True)
         home = ROOT / "home" / USER
         shutil.rmtree(home)
         home.mkdir()
@@ -166,7 +167,7 @@ class CondorPool:
             else:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 there.touch()
-        subprocess.run(["chroot", ROOT, "sh", "-c", f"cd /var; chown condor:condor log/condor spool/condor; chmod 1777 lib/condor/execute; chown {USER}: /home/{USER}; chmod 755 /root"],
+        subprocess.run(["chroot", ROOT, "sh", "-c", f"cd /var; mkdir -p condor2/run/condor condor2/lock/condor; chown -R condor:condor log/condor spool/condor condor2; chmod 1777 lib/condor/execute condor2/lib/condor/execute; chown {USER}: /home/{USER}; chmod 755 /root"],
                        check=True)
         binds = [str(x) for pair in self.mounts.items() for x in pair]
         self.process = subprocess.Popen(["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "sh", "-c", INIT, "init", str(ROOT), *binds],
@@ -176,9 +177,10 @@ class CondorPool:
             raise RuntimeError(f"the pool does not start: {line}{self.process.stdout.read()}")
         self.init = self.child(self.process.pid)
         self.nsenter = ["nsenter", f"--target={self.init}", "--mount", "--pid", "--net", "--uts", "--ipc", "--root", "--wd"]
+        self.machine("condor2", "10.78.0.2", "env", "_CONDOR_DAEMON_LIST=MASTER, STARTD", "_CONDOR_LOCAL_DIR=/var/condor2", "condor_master", "-f")
         for _ in range(240):
             r = self.run("condor_status", "-af", "Name")
-            if len(r.stdout.split()) == self.slots:
+            if len(r.stdout.split()) == 2 * self.slots:
                 return self
             time.sleep(0.5)
         raise RuntimeError(f"HTCondor does not come up: {r.stdout}{r.stderr}{(ROOT / 'var/log/condor/MasterLog').read_text()[-2000:]}")
@@ -210,7 +212,7 @@ class CondorPool:
                              stdout=subprocess.PIPE, text=True)
         p.stdout.readline()
         pid = self.child(p.pid)
-        for where, command in ((self.init, f"link add to-{name} type veth peer name eth0 netns {pid}"), (self.init, f"link set to-{name} master net0 up"), (pid, f"addr add {address}/24 dev eth0"),
+        for where, command in ((self.init, f"link add to{pid} type veth peer name eth0 netns {pid}"), (self.init, f"link set to{pid} master net0 up"), (pid, f"addr add {address}/24 dev eth0"),
                                (pid, "link set eth0 up"), (pid, "link set lo up")):
             subprocess.run(["nsenter", f"--target={where}", "--net", "ip", *command.split()], check=True)
         p.stdin.write("go\n")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""trainera launch in a real HTCondor (condor_pool.py): vanilla jobs, submitted with the file of `trainera init condor`, that meet in a shared folder.
+"""trainera launch in a real HTCondor (condor_pool.py): vanilla jobs, submitted with the file of `trainera init condor`, that meet in a shared folder;
+and, in the same Debian, what `trainera init ssh` and `trainera init k8s` write.
 
     TRAINERA_BIN=build/trainera tests/condor/test_condor.py [-v] [name…]     TENSORFLOW=python: a Python that has TensorFlow; without it that test is skipped
 """
-import json
 import os
 import pathlib
 import re
@@ -14,7 +14,9 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 from condor_pool import CondorPool, missing  # noqa: E402
+from test_k8s import expand, parse  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("TRAINERA_BIN") or pathlib.Path(__file__).resolve().parents[2] / "build" / "trainera").resolve().parent
 PYTHON = os.environ.get("TENSORFLOW")
@@ -55,9 +57,11 @@ def mounts():
 
 
 class Pool(unittest.TestCase):
+    HOSTS = ["10.78.0.3 alpha", "10.78.0.4 beta"]
+
     @classmethod
     def setUpClass(cls):
-        cls.pool = cls.enterClassContext(CondorPool(slots=8, mounts=mounts()))
+        cls.pool = cls.enterClassContext(CondorPool(slots=4, mounts=mounts(), hosts=cls.HOSTS))
 
     def setUp(self):
         name = self.id().rsplit(".")[-1]
@@ -80,6 +84,10 @@ class Pool(unittest.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), end, what())
             time.sleep(0.3)
+
+    def nothing_left(self):
+        """Nothing of the user runs any more; starters of HTCondor and sshd's sessions take a moment to go."""
+        self.wait(lambda: not self.pool.processes(), lambda: str(self.pool.processes()), 60)
 
 
 class Condor(Pool):
@@ -104,7 +112,7 @@ class Condor(Pool):
     def completed(self, job, tasks):
         """It ended by itself, every task with 0, and nothing of it is left."""
         self.assertEqual(self.ended(job, tasks), [(str(i), "4", "false", "0") for i in range(tasks)], self.output(job))
-        self.assertEqual(self.pool.processes(), {})
+        self.nothing_left()
         self.tell(f"condor_history {job}: {tasks} tasks, each JobStatus 4 (completed), ExitCode 0")
 
     def test_counter_in_c(self):
@@ -118,18 +126,25 @@ class Condor(Pool):
         self.assertEqual([p.name for p in (self.dir / "meet").iterdir()], [])
 
     def test_trainer_in_c(self):
-        """A training program, asynchronous on two ps, with words in its command that want quotes in a submit file."""
-        job, tasks = self.submit(self.init("--ps", "2", "--workers", "2", "--dir", str(self.here / "meet two"),
+        """A training program on every slot of both hosts, asynchronous on two ps, with words in its command that want quotes in a submit file."""
+        job, tasks = self.submit(self.init("--ps", "2", "--workers", "6", "--dir", str(self.here / "meet two"),
                                            command=shlex.join(["sh", "-c", """echo "it's" {job_name} '{task_index}' on $(uname) && exec "$0" "$@" """, TRAINER, "--quiet", "--steps=600"])))
         self.completed(job, tasks)
-        for i in (2, 3):
-            out = self.output(job, f"{i}.out")
-            self.assertIn(f"it's worker {i - 2} on Linux", out)
-            self.assertGreater(float(re.search(r"accuracy of the last batch ([\d.]+)", out)[1]), 0.6, out)
+        for i in range(2, 8):
+            self.assertIn(f"it's worker {i - 2} on Linux", self.output(job, f"{i}.out"))
+        accuracies = [float(a) for a in re.findall(r"accuracy of the last batch (\d\S+)", self.output(job, "*.out"))]
+        self.assertGreater(max(accuracies), 0.6, self.output(job))  # one that comes late may find nothing to do
+        hosts = set(re.findall(r"10\.78\.0\.\d+", re.search(r"cluster (\{.*\})", self.output(job, "0.err"))[1]))
+        self.assertEqual(hosts, {"10.78.0.1", "10.78.0.2"})
 
     def test_two_jobs_in_one_folder(self):
-        """Two jobs at once meet in the same folder; nobody is counted with the others."""
-        jobs = [self.submit(self.init("--workers", "3", "--dir", "/home/peer/shared", command=f"{COUNTER} --steps={n}")) for n in (300, 500)]
+        """Two jobs at once meet in the same folder, and work at the same time; nobody is counted with the others."""
+        jobs = []
+        for n in (300, 500):
+            both = f"touch {self.here}/is.{n}.{{task_index}}; while [ $(ls {self.here}/is.* | wc -l) -lt 6 ]; do sleep 0.1; done; exec {COUNTER} --steps={n}"
+            jobs.append(self.submit(self.init("--workers", "3", "--dir", str(self.here / "shared"), command=shlex.join(["sh", "-c", both]))))
+        for job, tasks in jobs:
+            self.ended(job, tasks)
         for (job, tasks), n in zip(jobs, (900, 1500)):
             self.completed(job, tasks)
             self.assertEqual(self.output(job, "*.out").count(f"1 ps counted to {n} by 3 workers"), 3, self.output(job))
@@ -143,7 +158,7 @@ class Condor(Pool):
         time.sleep(1)
         begin = time.monotonic()
         self.sh(f"condor_rm {job}")
-        self.wait(lambda: not self.pool.processes(), lambda: str(self.pool.processes()), 60)
+        self.nothing_left()
         self.tell(f"condor_rm: all gone after {time.monotonic() - begin:.1f} s")
         self.assertEqual([status for _, status, *_ in self.ended(job, tasks)], ["3"] * tasks)  # removed
         job, tasks = self.submit(text.replace("--steps=1000000000", "--steps=100").replace("condor-$(ClusterId)", f"condor-{job}"))  # even as the same job
@@ -155,7 +170,7 @@ class Condor(Pool):
         codes = [code for *_, code in self.ended(job, tasks)]
         self.assertEqual(codes[2], "9", self.output(job))
         self.assertNotIn("0", codes, self.output(job))
-        self.assertEqual(self.pool.processes(), {})
+        self.nothing_left()
         self.assertIn("worker/1 failed with exit code 9", self.output(job, "*.err"))
 
     @unittest.skipUnless(PYTHON, "TENSORFLOW=python names none")
@@ -175,8 +190,8 @@ class Ssh(Pool):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.pool.machine("alpha", "10.78.0.2", "/usr/sbin/sshd", "-D")
-        cls.pool.machine("beta", "10.78.0.3", "/usr/sbin/sshd", "-D")
+        cls.pool.machine("alpha", "10.78.0.3", "/usr/sbin/sshd", "-D")
+        cls.pool.machine("beta", "10.78.0.4", "/usr/sbin/sshd", "-D")
         r = cls.pool.run("sh", "-c", "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys && printf 'StrictHostKeyChecking no\nLogLevel ERROR\n' >~/.ssh/config"
                          " && for i in 1 2 3 4 5 6 7 8 9; do ssh alpha hostname && ssh beta trainera version && exit; sleep 1; done; exit 1")
         assert r.returncode == 0, r.stdout + r.stderr
@@ -186,26 +201,22 @@ class Ssh(Pool):
         (self.dir / "job.sh").write_text(self.sh(f"trainera init ssh --hosts alpha,beta --ps 2 --workers 3 -- {shlex.join(command)}"))
         return f"cd {self.here}; exec bash job.sh"
 
-    def quiet(self):
-        """Nothing of the user runs any more, but for sshd's farewells."""
-        self.wait(lambda: not self.pool.processes(), lambda: str(self.pool.processes()), 60)
-
     def test_counter(self):
         out = self.sh(self.write(COUNTER, "--steps=100"))
         self.assertEqual(out.count("2 ps counted to 300 by 3 workers"), 3, out)
-        self.quiet()
+        self.nothing_left()
 
     def test_trainer_with_quotes(self):
         out = self.sh(self.write("sh", "-c", """echo "it's $(uname)" {job_name}/{task_index} of {worker_hosts}; exec "$0" "$@" """, TRAINER, "--quiet", "--steps=600"))
         for i in range(3):
             self.assertIn(f"it's Linux worker/{i} of alpha:2322,beta:2322,alpha:2323", out)
         self.assertEqual(len(re.findall(r"accuracy of the last batch [01]\.\d+", out)), 3, out)
-        self.quiet()
+        self.nothing_left()
 
     def test_a_failed_worker_ends_the_job(self):
         out = self.sh(self.write("sh", "-c", "test {task_index} = 1 && exit 9; exec sleep 600"), code=9)
         self.assertIn("worker/1 failed with exit code 9", out)
-        self.quiet()
+        self.nothing_left()
 
     def test_one_that_cannot_start_ends_the_job(self):
         """The others would wait for it; the script does not."""
@@ -226,8 +237,39 @@ class Ssh(Pool):
                 begin = time.monotonic()
                 self.sh(f"kill -{sig} {script}")
                 p.wait(60)
-                self.quiet()
+                self.nothing_left()
                 self.tell(f"SIG{sig} to the script: all gone after {time.monotonic() - begin:.1f} s")
+
+
+class Pods(Pool):
+    """What the containers of `trainera init k8s` run, each on a "machine" with the name that its StatefulSet gives it. No Kubernetes; the manifest itself is judged by
+    tests/cli/test_k8s.py."""
+    NAMES = [f"trainera-{job}-{i}" for job in ("ps", "worker") for i in range(2)]
+    ADDRESSES = {name: f"10.78.0.{i + 10}" for i, name in enumerate(NAMES)}
+    HOSTS = [f"{address} {name}.trainera {name}" for name, address in ADDRESSES.items()]
+
+    def test_the_containers_make_a_job(self):
+        service, config, *sets = parse(self.sh(f"trainera init k8s --ps 2 --workers 2 -- {COUNTER} --steps=100"))
+        container = sets[0]["spec"]["template"]["spec"]["containers"][0]
+        mount = container["volumeMounts"][0]["mountPath"]
+        self.pool.run("mkdir", "-p", mount, user="root")
+        for name, text in config["data"].items():
+            self.pool.run("sh", "-c", 'printf %s "$2" >"$1"', "sh", f"{mount}/{name}", text, user="root")
+        for s in reversed(sets):  # in any order
+            for i in range(s["spec"]["replicas"]):
+                pod, c = f"{s['metadata']['name']}-{i}", s["spec"]["template"]["spec"]["containers"][0]
+                log = self.here / f"{pod}.log"
+                self.pool.machine(pod, self.ADDRESSES[pod], "env", f"HOSTNAME={pod}", f"PATH={OPT}:/usr/bin:/bin", "sh", "-c", f'exec "$@" >{log} 2>&1', "sh", *c["command"], expand(c["args"][0], {}))
+        logs = lambda: "".join(f"{p.name}: {p.read_text()}" for p in sorted(self.dir.glob("*.log")))  # noqa: E731
+        # The probes, as a kubelet asks: by the pod's address.
+        for pod in ("trainera-ps-0", "trainera-ps-1"):
+            for probe in (container["readinessProbe"], container["livenessProbe"]):
+                url = f"http://{self.ADDRESSES[pod]}:{probe['httpGet']['port']}{probe['httpGet']['path']}"
+                self.wait(lambda: self.pool.run("python3", "-c", f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=5).status)").stdout == "200\n", logs, 60)
+        self.wait(lambda: logs().count("2 ps counted to 200 by 2 workers") == 2, logs)
+        # Both workers have ended well and idle; the ps serve on, for a StatefulSet would start them again.
+        self.wait(lambda: self.pool.run("pgrep", "-xc", "sleep", user="root").stdout == "2\n", logs, 60)
+        self.assertEqual(self.pool.run("pgrep", "-fc", "^trainera serve", user="root").stdout, "2\n", logs())
 
 
 if __name__ == "__main__":

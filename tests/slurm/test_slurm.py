@@ -18,6 +18,11 @@ from slurm_cluster import SlurmCluster, available  # noqa: E402
 BIN = os.environ.get("TRAINERA_BIN") or str(pathlib.Path(__file__).resolve().parents[2] / "build" / "trainera")
 EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
 PYTHON = os.environ.get("TENSORFLOW")
+SLOW = os.environ.get("TRAINERA_SLOW") == "1"  # make test-all
+COUNTER = pathlib.Path(BIN).parent / "tests" / "interop" / "c" / "jobcounter"
+TFJOB = pathlib.Path(__file__).resolve().parent / "tfjob.py"
+# Two ps and six workers on two nodes of four tasks each.
+ORDERS = {"first": "--ps 2", "roles": "--roles ps,worker,worker,worker,ps,worker,worker,worker", "spread": "--ps 2 --spread-ps"}
 SHOW = ("sh", "-c", "echo '{job_name} {task_index}' on $(hostname) as $SLURM_PROCID; echo spec $TF_CONFIG; sleep 1")
 
 TF_COUNTER = """
@@ -62,6 +67,47 @@ class Slurm(unittest.TestCase):
         self.assertEqual(r.returncode, code, r.stdout + r.stderr)
         return r.stdout, r.stderr
 
+    def completed(self, script, seconds=300):
+        """Submits a batch script, waits for the job's end; scontrol says COMPLETED 0:0. Returns what was printed."""
+        (self.dir / "job.sbatch").write_text(script)
+        r = self.cluster.run("sbatch", "--parsable", "-D", str(self.dir), str(self.dir / "job.sbatch"), env={"PATH": f"{pathlib.Path(BIN).parent}:{self.cluster.env['PATH']}"})
+        self.assertEqual(r.returncode, 0, r.stderr)
+        job, end = r.stdout.strip(), time.monotonic() + seconds
+        while True:
+            show = self.cluster.run("scontrol", "show", "job", job).stdout
+            state = re.search(r"JobState=(\w+)", show)[1]
+            if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") or time.monotonic() > end:
+                break
+            time.sleep(0.3)
+        logs = "".join(p.read_text() for p in self.dir.glob("*.out"))
+        if state == "RUNNING":
+            self.cluster.run("scancel", job)
+        self.assertEqual((state, re.search(r"ExitCode=(\S+)", show)[1]), ("COMPLETED", "0:0"), logs)
+        return logs
+
+    def eight(self, order, *programs, seconds=300):
+        """One job of 2 nodes × 4 tasks: a step for each program, one after the other. What each step printed; its ps ended because its workers had."""
+        steps = [f"srun trainera launch {ORDERS[order]} --port-base 8888 --log-dir= --color never -- {program} >step{i}.log 2>&1\n" for i, program in enumerate(programs)]
+        try:
+            self.completed("#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --output=%x-%j.out\nset -e\n" + "".join(steps), seconds)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n" + "".join(f"{p.name}:\n{p.read_text()[-4000:]}" for p in sorted(self.dir.glob("step*.log")))) from None
+        logs = [(self.dir / f"step{i}.log").read_text() for i in range(len(programs))]
+        for log in logs:
+            self.assertEqual(log.count("all 6 programs of the job have ended: ending"), 2, log)
+            ps = ["node1:8888", "node1:8889"] if order == "first" else ["node1:8888", "node2:8888"]
+            self.assertIn('cluster {"ps": ' + json.dumps(ps), log)
+        return logs
+
+    def lines(self, log, found):
+        """The line through 3 x + 2 that each worker found: six of them race on two ps, so near is all that can be asked."""
+        rows = re.findall(found + r"y = (\S+) x \+ (\S+)$", log, re.M)
+        self.assertTrue(rows, log)
+        for row in rows:
+            for got, drawn in zip(row, (3, 2)):
+                self.assertAlmostEqual(float(got), drawn, delta=0.3, msg=log)
+        return len(rows)
+
     def spec(self, out):
         specs = {m for m in re.findall(r'"cluster": (\{.*?\}), "task"', out)}
         self.assertEqual(len(specs), 1, out)
@@ -104,19 +150,7 @@ class Slurm(unittest.TestCase):
         """The sbatch script of `trainera init slurm`, as it is but for the numbers: the job says COMPLETED 0:0."""
         r = self.cluster.run(BIN, "init", "slurm", "--nodes", "2", "--tasks-per-node", "2", "--ps", "1", "--", "sh", "-c", "echo I am {job_name}/{task_index}; sleep 1")
         self.assertEqual(r.returncode, 0, r.stderr)
-        script = self.dir / "job.sbatch"
-        script.write_text(r.stdout)
-        r = self.cluster.run("sbatch", "--parsable", "-D", str(self.dir), str(script), env={"PATH": f"{pathlib.Path(BIN).parent}:{self.cluster.env['PATH']}"})
-        self.assertEqual(r.returncode, 0, r.stderr)
-        job = r.stdout.strip()
-        for _ in range(120):
-            show = self.cluster.run("scontrol", "show", "job", job).stdout
-            if "JobState=COMPLETED" in show or "JobState=FAILED" in show:
-                break
-            time.sleep(0.5)
-        logs = "".join(p.read_text() for p in self.dir.glob("*.out"))
-        self.assertIn("JobState=COMPLETED", show, logs)
-        self.assertIn("ExitCode=0:0", show, logs)
+        logs = self.completed(r.stdout)
         self.assertIn("I am worker/2", logs)
 
     @unittest.skipUnless(PYTHON, "TENSORFLOW=python names none")
@@ -134,6 +168,30 @@ class Slurm(unittest.TestCase):
         self.assertTrue(line, out + err)
         for found, drawn in zip(line.groups(), (3, 2)):  # three workers race on noisy points: near, never exact
             self.assertAlmostEqual(float(found), drawn, delta=0.1)
+
+    @unittest.skipUnless(COUNTER.exists() and (EXAMPLES / "trainer").exists(), "not built")
+    def test_counter_and_trainer_in_c_on_two_nodes_of_four(self):
+        for order in ORDERS:
+            with self.subTest(order):
+                counter, trainer = self.eight(order, f"{COUNTER} --steps=50", f"{EXAMPLES}/trainer --quiet --steps=300")
+                self.assertEqual(counter.count("2 ps counted to 300 by 6 workers"), 6, counter)
+                self.assertEqual(len(re.findall(r"worker/\d \| worker/\d: loss \S", trainer)), 6, trainer)
+
+    @unittest.skipUnless(PYTHON and COUNTER.exists(), "TENSORFLOW=python names none, or not built")
+    def test_tensorflow_and_c_workers_in_one_job(self):
+        """One TensorFlow worker among five in C, on the same counters; it asks SlurmClusterResolver where everybody is."""
+        log, = self.eight("first", f"sh -c 'test {{task_index}} = 4 && exec {PYTHON} {TFJOB} --resolver counter 20; exec {COUNTER} --steps=20'", seconds=400)
+        self.assertEqual(log.count("2 ps counted to 120 by 6 workers"), 6, log)
+
+    @unittest.skipUnless(PYTHON and SLOW, "slow: make test-all")
+    def test_tensorflow_workers_on_two_nodes_of_four(self):
+        """Six TensorFlow workers on two ps of ours. SlurmClusterResolver knows only one order: the ps are the first tasks."""
+        for order in ORDERS:
+            with self.subTest(order):
+                resolver = "--resolver" if order == "first" else ""
+                counter, trainer = self.eight(order, f"{PYTHON} {TFJOB} {resolver} counter 20", f"{PYTHON} {TFJOB} {resolver} trainer 400", seconds=900)
+                self.assertEqual(counter.count("2 ps counted to 120 by 6 workers"), 6, counter)
+                self.assertEqual(self.lines(trainer, r"^worker/\d \| "), 6, trainer)
 
 
 if __name__ == "__main__":

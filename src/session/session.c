@@ -196,6 +196,7 @@ static trn_err call_pb(ProtobufCMessage **out, trn_arena *a, const ProtobufCMess
 
 struct trn_session {
     _Atomic int refs;
+    _Atomic bool closed; /* by its owner, who is done with it */
     trn_channel *channel; /* over the wire; else NULL */
     trn_master *master;   /* in process; else NULL */
     char handle[64];
@@ -637,11 +638,14 @@ trn_err trn_session_list_devices(trn_device_info **out, int *n, trn_session *s)
     return err;
 }
 
+bool trn_session_is_closed(const trn_session *s) { return atomic_load(&s->closed); }
+
 trn_err trn_session_close(trn_session *s)
 {
     if (!s)
         return TRN_OK;
     trn_err err;
+    atomic_store(&s->closed, true);
     if (s->master) {
         wait w;
         wait_init(&w);

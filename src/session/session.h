@@ -10,6 +10,7 @@
  * process needs its server for as long. */
 trn_session *trn_session_ref(trn_session *s);
 void trn_session_unref(trn_session *s);
+bool trn_session_is_closed(const trn_session *s); /* or being closed: whatever fails now fails for that reason */
 /* As trn_session_run; when `c` fires, the step is cancelled everywhere and the call ends with CANCELLED. */
 trn_err trn_session_run_until(trn_session *s, const trn_run *run, trn_cancel *c) TRN_MUST_USE;
 

@@ -405,7 +405,7 @@ static void *runner_main(void *arg)
     s->running = false;
     pthread_cond_broadcast(&s->cv);
     /* A lost task is seen by the training loop itself; the end of the session, or of the queue, is no error. */
-    bool ours = !s->stopping && code != TRN_CANCELLED && code != TRN_ABORTED && code != TRN_UNAVAILABLE && code != TRN_OUT_OF_RANGE;
+    bool ours = !s->stopping && !trn_session_is_closed(s->session) && code != TRN_CANCELLED && code != TRN_ABORTED && code != TRN_UNAVAILABLE && code != TRN_OUT_OF_RANGE;
     if (ours) {
         s->err = trn_err_wrap(err, "in the chief's aggregation of gradients");
         trn_log(TRN_LOG_ERROR, "sync", "%s", trn_err_msg(s->err));

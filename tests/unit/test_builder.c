@@ -344,10 +344,126 @@ static void test_import(void **state)
     trn_builder_free(c);
 }
 
+static int freed;
+static void count_free(void *arg) { freed = freed * 10 + *(int *)arg; }
+
+/* What layers and modules of one's own are made with. */
+static void test_own_layers(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    int first = 1, second = 2;
+    trn_builder_on_free(b, count_free, &first);
+    trn_builder_on_free(b, count_free, &second);
+    assert_null(trn_builder_get(b, "mine"));
+    char text[] = "kept";
+    trn_builder_put(b, "mine", (void *)(uintptr_t)trn_builder_strdup(b, text));
+    text[0] = 'x';
+    assert_string_equal(trn_builder_get(b, "mine"), "kept");
+    /* A pending name is taken once. */
+    assert_string_equal(trn_take_name(trn_named(b, "given"), "otherwise"), "given");
+    assert_string_equal(trn_take_name(b, "otherwise"), "otherwise");
+    trn_out x = trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(1, (int64_t)3)), y = trn_const_f32(b, 2), sum = add2(b, x, y);
+    assert_int_equal(trn_out_input(b, sum, 1).node, y.node);
+    trn_out after = trn_with_deps(b, x, &sum, 1);
+    assert_int_equal(trn_out_input(b, after, 0).node, x.node);
+    assert_string_equal(trn_out_op(b, after)->op, "Identity");
+    trn_attr attr = trn_at_str("_note", "hello");
+    trn_node_set_attr(b, sum, &attr);
+    assert_string_equal(trn_attr_str(trn_out_op(b, sum), "_note"), "hello");
+    check(b);
+    trn_builder_fail(b, trn_errorf(TRN_ABORTED, "enough"));
+    trn_builder_fail(b, trn_errorf(TRN_INTERNAL, "more"));
+    expect(b, TRN_ABORTED, "enough");
+    trn_builder_free(b);
+    assert_int_equal(freed, 21); /* last one first */
+}
+
+static const trn_attr *attr_of(trn_builder *b, trn_out o, const char *name)
+{
+    check(b);
+    const trn_attr *a = trn_node_attr(trn_out_op(b, o), name);
+    assert_non_null(a);
+    return a;
+}
+
+/* Attrs of every kind on nodes that want them. What lists are made of may go away. */
+static void test_attrs(void **state)
+{
+    trn_builder *b = trn_builder_new();
+    trn_tensor *t = trn_tensor_f32(7);
+    trn_out c = trn_node_add(b, "Const", NULL, 0, (trn_attr[]){trn_at_type("dtype", TRN_FLOAT), trn_at_tensor("value", t)}, 2);
+    trn_tensor_unref(t);
+    assert_float_equal(*(const float *)trn_tensor_data(trn_out_const(b, c)), 7, 0);
+    trn_attr alpha = trn_at_float("alpha", 0.25f);
+    trn_out leaky = trn_node_add(b, "LeakyRelu", &c, 1, &alpha, 1);
+    assert_float_equal(attr_of(b, leaky, "alpha")->v.f, 0.25f, 0);
+    int64_t ints[] = {1, 2, 2, 1};
+    float floats[] = {0.5f, 1.5f};
+    trn_dtype types[] = {TRN_FLOAT, TRN_INT64};
+    trn_shape shapes[] = {trn_shape_scalar(), trn_shape_vector(3)};
+    const char *strs[] = {"a", "bc"};
+    trn_out image = trn_zeros(b, TRN_FLOAT, trn_shape_of(4, (int64_t)1, (int64_t)4, (int64_t)4, (int64_t)1));
+    trn_attr pool[] = {trn_at_ints(b, "ksize", (trn_ints){ints, 4}), trn_at_ints(b, "strides", (trn_ints){ints, 4}), trn_at_str("padding", "VALID")};
+    trn_attr queue[] = {trn_at_types(b, "component_types", (trn_types){types, 2}), trn_at_shapes(b, "shapes", (trn_shapes){shapes, 2})};
+    trn_attr edges = trn_at_floats(b, "boundaries", (trn_floats){floats, 2});
+    trn_attr words = trn_at_strs(b, "_words", (trn_strs){strs, 2});
+    memset(ints, 0, sizeof ints);
+    memset(floats, 0, sizeof floats);
+    memset(types, 0, sizeof types);
+    memset(shapes, 0, sizeof shapes);
+    strs[1] = "gone";
+    char text[TRN_SHAPE_TEXT];
+    assert_string_equal(trn_shape_text(text, trn_out_shape(b, trn_node_add(b, "MaxPool", &image, 1, pool, 3))), "[1,2,2,1]");
+    trn_out q = trn_node_add(b, "FIFOQueueV2", NULL, 0, queue, 2), bucket = trn_node_add(b, "Bucketize", &c, 1, &edges, 1);
+    assert_int_equal(attr_of(b, q, "component_types")->list[1].type, TRN_INT64);
+    assert_int_equal(attr_of(b, q, "shapes")->list[1].shape->dim[0], 3);
+    assert_float_equal(attr_of(b, bucket, "boundaries")->list[1].f, 1.5f, 0);
+    trn_node_set_attr(b, bucket, &words);
+    assert_int_equal(attr_of(b, bucket, "_words")->list[1].s.n, 2);
+    /* Functions: one, and several. */
+    trn_func_ref ref = {.name = "f"}, refs[] = {{.name = "f"}, {.name = "g"}};
+    trn_attr fn = trn_at_func("_fn", &ref), fns = trn_at_funcs(b, "_fns", (trn_funcs){refs, 2});
+    trn_node_set_attr(b, bucket, &fn);
+    trn_node_set_attr(b, bucket, &fns);
+    assert_string_equal(attr_of(b, bucket, "_fn")->v.func->name, "f");
+    assert_string_equal(attr_of(b, bucket, "_fns")->list[1].func->name, "g");
+    trn_at_ints(b, "ksize", (trn_ints){NULL, -1});
+    expect(b, TRN_INVALID_ARGUMENT, "ksize");
+    trn_builder_free(b);
+}
+
+/* Inputs of what is imported, from the graph that is there. */
+static void test_import_with(void **state)
+{
+    trn_builder *from = trn_builder_new();
+    trn_out x = trn_const_f32(trn_named(from, "x"), 1), pair = trn_node_add(trn_named(from, "pair"), "Unpack", (trn_out[]){trn_zeros(from, TRN_FLOAT, trn_shape_of(1, (int64_t)2))}, 1, (trn_attr[]){trn_at_int("num", 2)}, 1);
+    trn_out y = add2(trn_named(from, "y"), x, trn_out_nth(pair, 1));
+    trn_control_add(from, y, trn_out_node(x));
+    void *graph;
+    size_t n;
+    trn_err err = trn_builder_export(&graph, &n, from);
+    assert_null(err);
+    trn_builder_free(from);
+    trn_builder *b = trn_builder_new();
+    trn_out mine = trn_const_f32(trn_named(b, "mine"), 3), other = trn_const_f32(trn_named(b, "other"), 4);
+    trn_builder_import_with(b, graph, n, "in", (trn_named_out[]){{"x:0", mine}, {"pair:1", other}, {"^x", trn_out_node(other)}}, 3);
+    y = trn_find(b, "in/y:0");
+    check(b);
+    assert_int_equal(trn_out_input(b, y, 0).node, mine.node);
+    assert_int_equal(trn_out_input(b, y, 1).node, other.node);
+    trn_find(b, "in/x"); /* it came along, for nobody */
+    check(b);
+    trn_builder_import_with(b, graph, n, "again", (trn_named_out[]){{"pair:0", mine}}, 1);
+    expect(b, TRN_NOT_FOUND, "'pair:0'");
+    trn_builder_free(b);
+    free(graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),     cmocka_unit_test(test_devices),       cmocka_unit_test(test_deduced), cmocka_unit_test(test_values),
                                        cmocka_unit_test(test_latch),     cmocka_unit_test(test_variables),     cmocka_unit_test(test_ref_variables),
-                                       cmocka_unit_test(test_bad_variables), cmocka_unit_test(test_control), cmocka_unit_test(test_import)};
+                                       cmocka_unit_test(test_bad_variables), cmocka_unit_test(test_control), cmocka_unit_test(test_import),
+                                       cmocka_unit_test(test_own_layers), cmocka_unit_test(test_attrs), cmocka_unit_test(test_import_with)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,6 +142,9 @@ static void test_nodes(void **state)
     trn_summary_image(b, "im", im, 0);
     trn_summary_text(b, "t", trn_const_str(b, "words"));
     trn_end(b);
+    trn_out two[] = {trn_summary_scalar(b, "x", x), trn_summary_scalar(b, "y", x)}, both = trn_summary_merge(trn_named(b, "both"), two, 2);
+    ok(trn_builder_check(b));
+    assert_string_equal(trn_out_op(b, both)->op, "MergeSummary");
     trn_out all = trn_summary_merge_all(b);
     ok(trn_builder_check(b));
     const char *name = trn_out_name(b, all);
@@ -157,11 +160,15 @@ static void test_nodes(void **state)
     ok(trn_event_writer_open(&w, dir, NULL));
     trn_event_writer_add_graph(w, b);
     trn_event_writer_add_summary_tensor(w, t, 9);
+    size_t len;
+    const char *bytes = trn_tensor_str_at(t, 0, &len);
+    trn_event_writer_add_summary(w, bytes, len, 10);
     ok(trn_event_writer_flush(w));
     events e;
     load(&e, trn_event_writer_path(w));
-    assert_int_equal(e.n, 3);
-    assert_true(e.at[1]->graph_def.len > 100 && e.at[2]->step == 9 && e.at[2]->summary->n_value == 5);
+    assert_int_equal(e.n, 4);
+    assert_true(e.at[3]->step == 10 && e.at[3]->summary->n_value == 7);
+    assert_true(e.at[1]->graph_def.len > 100 && e.at[2]->step == 9 && e.at[2]->summary->n_value == 7);
     assert_string_equal(e.at[2]->summary->value[1]->tag, "a/my_loss_1");
     trn_arena_free(e.a);
     ok(trn_event_writer_close(w));

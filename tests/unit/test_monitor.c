@@ -339,6 +339,127 @@ static void test_checkpoints(void **state)
     trn_builder_free(md.b);
 }
 
+/* A hook that has more run in a step than was asked for, and looks at how it ran. */
+typedef struct extra {
+    trn_hook hook;
+    const char *target;
+    int traces;
+    bool wrote;
+} extra;
+
+static trn_err extra_begin(trn_hook *h, trn_monitored *m, trn_builder *b)
+{
+    assert_ptr_equal(trn_monitored_builder(m), b);
+    trn_variable *v = trn_variable_find(b, "v");
+    ((extra *)h)->target = trn_out_name(b, trn_out_node(trn_variable_assign_add(b, v, trn_const_f32(b, 100))));
+    return TRN_OK;
+}
+
+static trn_err extra_before(trn_hook *h, trn_monitored *m, trn_step_ask *ask)
+{
+    trn_ask_target(ask, ((extra *)h)->target);
+    trn_ask_trace(ask);
+    return TRN_OK;
+}
+
+static trn_err extra_after(trn_hook *h, trn_monitored *m, const trn_step_got *got)
+{
+    extra *x = (extra *)h;
+    x->traces += got->metadata && got->metadata_len > 0;
+    trn_event_writer *w;
+    TRN_TRY(trn_monitored_events(&w, m, dir));
+    trn_event_writer_add_scalar(w, "mine", 1, x->traces);
+    x->wrote = true;
+    return TRN_OK;
+}
+
+static void extra_free(trn_hook *h) {}
+
+/* The chief's own hooks, given by hand. */
+static void test_saving_hooks(void **state)
+{
+    static const trn_hook_table table = {.name = "Extra", .begin = extra_begin, .before_run = extra_before, .after_run = extra_after, .free = extra_free};
+    model md = model_new(NULL);
+    trn_out summary = trn_summary_scalar(md.b, "value", md.v->value);
+    extra x = {.hook = {&table}};
+    trn_hook *hooks[] = {trn_hook_checkpoint_saver(&(trn_checkpoint_saver_opts){.dir = dir, .every_steps = 2, .basename = "mine", .blocking = true}),
+                         trn_hook_step_counter(&(trn_step_counter_opts){.every_steps = 2, .dir = dir}),
+                         trn_hook_summary_saver(&(trn_summary_saver_opts){.every_steps = 2, .dir = dir, .summary = &summary}), &x.hook,
+                         trn_hook_stop_at_step(&(trn_stop_at_step_opts){.last_step = 5})};
+    trn_monitored *m;
+    ok(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .is_chief = true, .log_steps = -1, .hooks = hooks, .n_hooks = 5}));
+    while (!trn_monitored_should_stop(m))
+        ok(train_once(m, &md));
+    assert_true(x.traces == 5 && x.wrote);
+    assert_float_equal(read_v(m, &md), 10 + 5 * 102, 0);
+    ok(trn_monitored_close(m));
+    trn_builder_free(md.b);
+    char path[300];
+    snprintf(path, sizeof path, "%s/mine-5", dir);
+    assert_true(trn_checkpoint_exists(path));
+    trn_checkpoint_remove(path);
+    assert_false(trn_checkpoint_exists(path));
+    assert_int_equal(count_files(dir, "mine-5"), 0);
+    assert_int_equal(count_files(dir, "events.out.tfevents"), 1); /* one file for all that a program writes */
+    char cmd[400];
+    for (int i = 0; i < 3; i++) {
+        snprintf(cmd, sizeof cmd, "grep -qa %s %s/events.out.tfevents*", (const char *[]){"global_step/sec", "value", "mine"}[i], dir);
+        assert_int_equal(system(cmd), 0);
+    }
+}
+
+typedef struct late {
+    trn_monitored *m;
+    model *md;
+    int64_t began_at;
+    _Atomic bool begun, done;
+    trn_err err;
+} late;
+
+static void *late_main(void *arg)
+{
+    late *l = arg;
+    trn_tensor *t = NULL;
+    l->begun = true;
+    l->err = trn_monitored_step(l->m, l->md->train, &trn_global_step(l->md->b)->value, 1, &t);
+    if (!l->err)
+        l->began_at = *(const int64_t *)trn_tensor_data(t);
+    trn_tensor_unref(t);
+    l->done = true;
+    return NULL;
+}
+
+static void test_global_step_waiter(void **state)
+{
+    trn_server *server;
+    ok(trn_server_create_local(&server));
+    model md = model_new(NULL), other_md = model_new(NULL);
+    trn_hook *h = trn_hook_global_step_waiter(5);
+    late l = {.md = &other_md};
+    trn_monitored *m;
+    ok(trn_monitored_open(&m, &(trn_monitored_opts){.builder = md.b, .server = server, .is_chief = true, .log_steps = -1}));
+    ok(trn_monitored_open(&l.m, &(trn_monitored_opts){.builder = other_md.b, .server = server, .hooks = &h, .n_hooks = 1}));
+    pthread_t thread;
+    pthread_create(&thread, NULL, late_main, &l);
+    for (int i = 0; i < 3; i++)
+        ok(train_once(m, &md));
+    while (!l.begun)
+        usleep(1000);
+    usleep(100000);
+    assert_false(l.done);
+    for (int i = 0; i < 3; i++)
+        ok(train_once(m, &md));
+    pthread_join(thread, NULL);
+    ok(l.err);
+    assert_true(l.began_at >= 5);
+    ok(trn_monitored_close(l.m));
+    assert_int_equal(read_step(m), 7);
+    ok(trn_monitored_close(m));
+    trn_builder_free(md.b);
+    trn_builder_free(other_md.b);
+    trn_server_close(server, 0);
+}
+
 static int dir_set_up(void **state)
 {
     strcpy(dir, "/tmp/test_monitorXXXXXX");
@@ -418,7 +539,8 @@ static void *other_main(void *arg)
     return NULL;
 }
 
-static void test_waits_for_chief(void **state)
+/* How long after the chief was ready the other one was, in ns. */
+static int64_t wait_for_chief(void)
 {
     cluster c = cluster_new();
     other o = {.server = c.worker[1], .md = model_new("/job:ps/task:1"), .n_hooks = 1};
@@ -436,7 +558,6 @@ static void test_waits_for_chief(void **state)
     }
     pthread_join(o.thread, NULL);
     ok(o.err);
-    assert_true(o.open_ns > chief_ns - 500000000 && o.open_ns < chief_ns + 250000000);
     assert_true(o.steps > 0);
     int64_t steps = read_step(m);
     assert_true(steps >= 20 && steps <= 21);
@@ -444,6 +565,15 @@ static void test_waits_for_chief(void **state)
     trn_builder_free(md.b);
     trn_builder_free(o.md.b);
     cluster_free(&c);
+    return (int64_t)(o.open_ns - chief_ns);
+}
+
+static void test_waits_for_chief(void **state)
+{
+    /* At once, that is; a machine that is busy with other things gets more tries. */
+    int tries = 1;
+    while (llabs(wait_for_chief()) > 250000000)
+        assert_true(tries++ < 5);
 }
 
 static void test_waits_in_vain(void **state)
@@ -689,6 +819,8 @@ int main(void)
         cmocka_unit_test(test_input_ends),
         cmocka_unit_test(test_needs_global_step),
         cmocka_unit_test_setup_teardown(test_checkpoints, dir_set_up, dir_tear_down),
+        cmocka_unit_test_setup_teardown(test_saving_hooks, dir_set_up, dir_tear_down),
+        cmocka_unit_test(test_global_step_waiter),
         cmocka_unit_test(test_waits_for_chief),
         cmocka_unit_test(test_waits_in_vain),
         cmocka_unit_test_setup_teardown(test_ps_restarts, dir_set_up, dir_tear_down),

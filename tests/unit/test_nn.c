@@ -480,6 +480,52 @@ static void test_losses(void **state)
     close_model(&m);
 }
 
+static trn_out all_nines(void *arg, trn_builder *b, trn_dtype dtype, const trn_shape *shape)
+{
+    ++*(int *)arg;
+    return trn_fill(b, dtype, *shape, 9);
+}
+
+static void check_random(model *m, trn_out o, double mean, double stddev, double most)
+{
+    trn_tensor *t = run(m, o), *u = run(m, o);
+    const float *v = trn_tensor_data(t);
+    int64_t n = trn_tensor_count(t);
+    assert_memory_not_equal(v, trn_tensor_data(u), (size_t)n * sizeof *v); /* others in each step */
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(fabs((double)v[i] - mean) <= most);
+        sum += (double)v[i];
+        squares += ((double)v[i] - mean) * ((double)v[i] - mean);
+    }
+    assert_true(fabs(sum / (double)n - mean) < 0.1 && fabs(sqrt(squares / (double)n) - stddev) < 0.1);
+    trn_tensor_unref(t);
+    trn_tensor_unref(u);
+}
+
+static void test_random_and_own(void **state)
+{
+    model m = open_model();
+    trn_builder *b = m.b;
+    trn_set_seed(b, 3);
+    trn_shape many = trn_shape_of(2, (int64_t)40, (int64_t)100);
+    check_random(&m, trn_random_uniform(b, TRN_FLOAT, many, 1, 3, (trn_maybe_int){0}), 2, sqrt(4.0 / 12), 1);
+    check_random(&m, trn_random_normal(b, TRN_FLOAT, many, -1, 0.5, TRN_I(4)), -1, 0.5, 4);
+    check_random(&m, trn_truncated_normal(b, TRN_FLOAT, many, 0, 1, (trn_maybe_int){0}), 0, 0.88, 2);
+    int calls = 0;
+    trn_variable *table = trn_get_variable(b, "own", TRN_FLOAT, trn_shape_of(2, (int64_t)3, (int64_t)2), trn_init_with(all_nines, &calls), 0);
+    trn_out rows = trn_embedding_lookup(b, table, trn_const_i32s(b, (int32_t[]){2, 0}, 2));
+    run_op(&m, trn_variables_init(b, TRN_VARS_GLOBAL));
+    assert_int_equal(calls, 1);
+    IS(run(&m, rows), 9, 9, 9, 9);
+    /* A loss of one's own: weights, reduction, collection. */
+    trn_out w = VEC(b, 1, 0, 3), mine = trn_loss_weighted(b, VEC(b, 1, 2, 3), &(trn_loss_opts){.weights = &w, .reduction = TRN_MEAN, .collection = "mine"});
+    int n;
+    assert_true(trn_collection(&n, b, "mine")[0].node == mine.node && n == 1);
+    IS(run(&m, mine), 10.0f / 4);
+    close_model(&m);
+}
+
 static void test_sampled(void **state)
 {
     model m = open_model();
@@ -591,7 +637,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),   cmocka_unit_test(test_errors),       cmocka_unit_test(test_conv),      cmocka_unit_test(test_batch_norm),
         cmocka_unit_test(test_dropout), cmocka_unit_test(test_seeds),        cmocka_unit_test(test_initialisers), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_losses),  cmocka_unit_test(test_sampled), cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn), cmocka_unit_test(test_rnn_loop),
+        cmocka_unit_test(test_losses),  cmocka_unit_test(test_random_and_own), cmocka_unit_test(test_sampled), cmocka_unit_test(test_metrics),      cmocka_unit_test(test_activations),  cmocka_unit_test(test_rnn), cmocka_unit_test(test_rnn_loop),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -296,9 +296,13 @@ static void test_minimize(void **st)
     trn_out zz = trn_node_add(b, "Mul", TRN_OUTS(z->value, z->value), NULL, 0), aa = trn_node_add(b, "Mul", TRN_OUTS(a->value, a->value), NULL, 0);
     trn_out loss = trn_node_add(trn_named(b, "loss"), "AddV2", TRN_OUTS(zz, aa), NULL, 0);
     trn_optimizer *o = trn_adam(b, trn_const_f32(b, 0.1f), 0.9f, 0.999f, 1e-8f);
+    trn_optimizer_use_locking(o, true);
     trn_out train = trn_minimize(o, loss, NULL);
     ok(trn_builder_check(b));
     assert_string_equal(trn_out_name(b, train), "Adam");
+    trn_out update = trn_find(b, "Adam/update_z/ResourceApplyAdam");
+    ok(trn_builder_check(b));
+    assert_true(trn_attr_bool(trn_out_op(b, update), "use_locking"));
     int n;
     trn_variable *const *vars = trn_optimizer_variables(&n, o);
     assert_int_equal(n, 6);
@@ -472,7 +476,12 @@ static void test_clip(void **st)
     trn_clip_by_global_norm(b, same, 3, trn_const_f32(b, 100));
     trn_clip_by_global_norm(b, bad, 1, one);
     trn_clip_gradients_by_norm(b, each, 3, one);
+    trn_grad_var cut[3];
+    memcpy(cut, gv, sizeof gv); /* 1.5, -2, 0 and 6 */
+    trn_clip_gradients_by_value(b, cut, 3, trn_const_f32(b, -1), trn_const_f32(b, 5));
+    trn_out cut_norm = trn_global_norm(b, cut, 3);
     ok(trn_builder_check(b));
+    assert_true(!trn_grad_is(cut[1].grad) && trn_grad_is_sparse(cut[2].grad));
     assert_false(trn_grad_is(gv[1].grad));
     assert_true(trn_grad_is_sparse(gv[2].grad));
     trn_session *s = open_with(b);
@@ -488,6 +497,9 @@ static void test_clip(void **st)
     check_vec(b, s, bad[0].grad.values, 2, (double[]){NAN, NAN});
     check_vec(b, s, each[0].grad.values, 3, (double[]){0.6, -0.8, 0});
     check_vec(b, s, each[2].grad.values, 1, (double[]){1});
+    check_vec(b, s, cut[0].grad.values, 3, (double[]){1.5, -1, 0});
+    check_vec(b, s, cut[2].grad.values, 1, (double[]){5});
+    check_vec(b, s, cut_norm, 1, (double[]){sqrt(1.5 * 1.5 + 1 + 25)});
     trn_err_free(trn_session_close(s));
     trn_builder_free(b);
 }

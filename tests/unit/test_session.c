@@ -114,8 +114,20 @@ static void test_steps(void **state)
         assert_int_equal(v, 20);
         ok(fetch(&v, s, "plus:0", &five));
         assert_int_equal(v, 30);
+        /* More of the graph, as bytes. */
+        trn_builder *b = trn_builder_new();
+        trn_const_i64(trn_named(b, "more"), 11);
+        void *bytes;
+        size_t n;
+        ok(trn_builder_export(&bytes, &n, b));
+        ok(trn_session_extend(s, bytes, n));
+        ok(fetch(&v, s, "more:0", NULL));
+        assert_int_equal(v, 11);
+        free(bytes);
+        trn_builder_free(b);
         ok(trn_session_close(s));
     }
+    assert_string_equal(trn_version(), TRAINERA_VERSION);
 }
 
 static void test_shared_by_name(void **state)

@@ -273,7 +273,7 @@ trn_eager_stats trn_eager_count(trn_eager *e)
         trn_ectx *c = v;
         trn_lock(&c->mu);
         st.handles += trn_map_count(c->handles);
-        st.plans += trn_map_count(c->plans);
+        st.plans += trn_map_count(c->plans) + trn_map_count(c->divided);
         st.functions += trn_funclib_count(c->lib);
         for (const trn_erun *r = c->running; r; r = r->next)
             st.running++;

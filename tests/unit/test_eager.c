@@ -5,12 +5,18 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <cmocka.h>
 
 #include <trainera/session.h>
 
+#include "check.h"
 #include "proto/eager.pb-c.h"
 #include "proto/pb.h"
+#include "proto/textproto.h"
 #include "tensor/tensor_pb.h"
 #include "wire/codec.h"
 #include "wire/rpc.h"
@@ -125,7 +131,7 @@ static Tensorflow__Eager__RemoteTensorHandle *handle(int64_t op, int output)
     return h;
 }
 
-static Tensorflow__Eager__QueueItem *send(int64_t op, float v)
+static Tensorflow__Eager__QueueItem *given(int64_t op, float v)
 {
     Tensorflow__Eager__QueueItem *i = item(TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_TENSOR);
     Tensorflow__Eager__SendTensorOp *s = i->send_tensor = trn_arena_alloc(mem, sizeof *s);
@@ -175,7 +181,7 @@ static void test_ops(void **state)
     Tensorflow__Eager__EnqueueResponse *r;
     Tensorflow__Eager__QueueItem *drop = item(TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_HANDLE_TO_DECREF);
     drop->handle_to_decref = handle(1, 0);
-    Tensorflow__Eager__QueueItem *q[] = {send(1, 3), send(2, 4), run(3, "AddV2", (int64_t[]){1, 2}, 2, "T"), run(-1, "Mul", (int64_t[]){3, 3}, 2, "T"), drop};
+    Tensorflow__Eager__QueueItem *q[] = {given(1, 3), given(2, 4), run(3, "AddV2", (int64_t[]){1, 2}, 2, "T"), run(-1, "Mul", (int64_t[]){3, 3}, 2, "T"), drop};
     good(enqueue(&r, ID, q, 5));
     assert_int_equal(r->n_queue_response, 5);
     assert_int_equal(r->queue_response[2]->n_shape, 1);
@@ -193,7 +199,7 @@ static void test_ops(void **state)
     expect(enqueue(&r, ID, &f, 1), TRN_NOT_FOUND, "no_such_function");
     expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){item(0)}, 1), TRN_UNIMPLEMENTED, "queue item");
     /* What came before an error has happened. */
-    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){send(8, 1), run(9, "Neg", (int64_t[]){77}, 1, "T")}, 2), TRN_INVALID_ARGUMENT, "Op ID: 77");
+    expect(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){given(8, 1), run(9, "Neg", (int64_t[]){77}, 1, "T")}, 2), TRN_INVALID_ARGUMENT, "Op ID: 77");
     good(enqueue(&r, ID, (Tensorflow__Eager__QueueItem *[]){run(10, "Neg", (int64_t[]){8}, 1, "T")}, 1));
 }
 
@@ -206,7 +212,7 @@ static void test_contexts(void **state)
     again.context_id = 77;
     again.context_view_id = 2;
     expect(call(NULL, NULL, "CreateContext", &again.base), TRN_INVALID_ARGUMENT, "already exists");
-    good(enqueue(&r, 77, (Tensorflow__Eager__QueueItem *[]){send(1, 2)}, 1));
+    good(enqueue(&r, 77, (Tensorflow__Eager__QueueItem *[]){given(1, 2)}, 1));
     create(77, 3, 600); /* made anew: what it held is gone */
     expect(enqueue(&r, 77, (Tensorflow__Eager__QueueItem *[]){run(2, "Neg", (int64_t[]){1}, 1, "T")}, 1), TRN_INVALID_ARGUMENT, "Op ID: 1");
     Tensorflow__Eager__UpdateContextRequest u = TENSORFLOW__EAGER__UPDATE_CONTEXT_REQUEST__INIT;
@@ -236,6 +242,117 @@ static void test_contexts(void **state)
     expect(call(NULL, NULL, "RunComponentFunction", &f.base), TRN_ABORTED, "context_id");
 }
 
+/* ---- a worker of a coordinator: its functions are spread over a ps and itself ------------------------------------------ */
+
+#define PS "/job:ps/replica:0/task:0/device:CPU:0"
+#define WORKER "/job:worker/replica:0/task:0/device:CPU:0"
+
+/* A call to one of the tasks, written down as text. */
+static trn_err told(void *out, const ProtobufCMessageDescriptor *type, trn_channel *to, const char *method, const ProtobufCMessageDescriptor *request, const char *text)
+{
+    trn_sb bytes = {0};
+    good(trn_textproto_encode(&bytes, request, text, strlen(text)));
+    ProtobufCMessage *q;
+    good(trn_pb_unpack(&q, mem, request, (const uint8_t *)bytes.p, bytes.n));
+    trn_channel *was = channel;
+    channel = to;
+    trn_err err = call(out, type, method, q);
+    channel = was;
+    trn_sb_fini(&bytes);
+    return err;
+}
+
+static trn_err queued(Tensorflow__Eager__EnqueueResponse **r, trn_channel *to, const char *text)
+{
+    return told(r, &tensorflow__eager__enqueue_response__descriptor, to, "Enqueue", &tensorflow__eager__enqueue_request__descriptor, text);
+}
+
+static uint64_t incarnation(trn_channel *at)
+{
+    Tensorflow__Eager__CreateContextResponse *r;
+    good(told(&r, &tensorflow__eager__create_context_response__descriptor, at, "CreateContext", &tensorflow__eager__create_context_request__descriptor, "context_id: 1 keep_alive_secs: 600"));
+    return r->device_attributes[0]->incarnation;
+}
+
+#define F(name, value) "attr { key: \"" name "\" value { " value " } } "
+#define A(name, value) "attrs { key: \"" name "\" value { " value " } } "
+#define IN(op, device, type) "op_inputs { remote_handle { op_id: " op " device: \"" device "\" op_device: \"" device "\" dtype: " type " } } "
+/* f(v, x): y = v * x, then v += x; z = v again, said to be on the ps. */
+#define BODY                                                                                                                                          \
+    "signature { name: \"f\" input_arg { name: \"v\" type: DT_RESOURCE } input_arg { name: \"x\" type: DT_FLOAT } output_arg { name: \"y\" type: DT_FLOAT } "  \
+    "output_arg { name: \"z\" type: DT_FLOAT } is_stateful: true control_output: \"add\" } "                                                           \
+    "node_def { name: \"read\" op: \"ReadVariableOp\" input: \"v\" " F("dtype", "type: DT_FLOAT") "} "                                                   \
+    "node_def { name: \"mul\" op: \"Mul\" input: \"read:value:0\" input: \"x\" " F("T", "type: DT_FLOAT") "} "                                           \
+    "node_def { name: \"add\" op: \"AssignAddVariableOp\" input: \"v\" input: \"x\" input: \"^read\" " F("dtype", "type: DT_FLOAT") "} "                 \
+    "node_def { name: \"again\" op: \"ReadVariableOp\" device: \"" PS "\" input: \"v\" input: \"^add\" " F("dtype", "type: DT_FLOAT") "} "               \
+    "ret { key: \"y\" value: \"mul:z:0\" } ret { key: \"z\" value: \"again:value:0\" } control_ret { key: \"add\" value: \"add\" } "
+
+static void test_divided(void **state)
+{
+    int port[2];
+    free_ports(port, 2);
+    char json[128], text[4096], jobs[512];
+    snprintf(json, sizeof json, "{\"ps\": [\"127.0.0.1:%d\"], \"worker\": [\"127.0.0.1:%d\"]}", port[0], port[1]);
+    trn_cluster *spec;
+    trn_server *task[2];
+    trn_channel *to[2];
+    good(trn_cluster_parse(&spec, json));
+    for (int i = 0; i < 2; i++) {
+        good(trn_server_create(&task[i], spec, i ? "worker" : "ps", 0));
+        to[i] = trn_channel_new(loop, trn_server_target(task[i]) + strlen("grpc://"));
+    }
+    snprintf(jobs, sizeof jobs, "cluster { job { name: \"ps\" tasks { key: 0 value: \"127.0.0.1:%d\" } } job { name: \"worker\" tasks { key: 0 value: \"127.0.0.1:%d\" } } }", port[0], port[1]);
+    unsigned long long made[] = {incarnation(to[0]), incarnation(to[1])};
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text,
+                 "context_id: 5 keep_alive_secs: 600 lazy_copy_remote_function_inputs: true server_def { %s job_name: \"%s\" } "
+                 "cluster_device_attributes { name: \"" PS "\" device_type: \"CPU\" incarnation: %llu } cluster_device_attributes { name: \"" WORKER "\" device_type: \"CPU\" incarnation: %llu }",
+                 jobs, i ? "worker" : "ps", made[0], made[1]);
+        good(told(NULL, NULL, to[i], "CreateContext", &tensorflow__eager__create_context_request__descriptor, text));
+    }
+    Tensorflow__Eager__EnqueueResponse *r;
+    good(queued(&r, to[0],
+                "context_id: 5 queue { operation { id: 1 name: \"VarHandleOp\" " A("dtype", "type: DT_FLOAT") A("shape", "shape { }") "} } "
+                "queue { send_tensor { op_id: 2 tensors { dtype: DT_FLOAT tensor_shape { } float_val: 5 } } } "
+                "queue { operation { id: 3 name: \"AssignVariableOp\" op_inputs { remote_handle { op_id: 1 } } op_inputs { remote_handle { op_id: 2 } } " A("dtype", "type: DT_FLOAT") "} }"));
+    good(queued(&r, to[1], "context_id: 5 queue { register_function { function_def { " BODY " } } } queue { send_tensor { op_id: 10 tensors { dtype: DT_FLOAT tensor_shape { } float_val: 2 } } }"));
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "context_id: 5 queue { operation { id: %d is_function: true name: \"f\" device: \"" WORKER "\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }", 20 + i);
+        good(queued(&r, to[1], text));
+        assert_int_equal(r->queue_response[0]->n_device, 2);
+        assert_string_equal(r->queue_response[0]->device[0], WORKER);
+        assert_string_equal(r->queue_response[0]->device[1], PS); /* stays there, under the same id */
+        for (int k = 0; k < 2; k++) {
+            snprintf(text, sizeof text, "context_id: 5 queue { operation { id: -1 name: \"Neg\" op_inputs { remote_handle { op_id: %d output_num: %d } } " A("T", "type: DT_FLOAT") "} }", 20 + i, k);
+            good(queued(&r, to[!k], text));
+            trn_tensor *t;
+            good(trn_tensor_from_pb(&t, r->queue_response[0]->tensor[0]));
+            assert_true(TRN_DATA(t, float)[0] == (k ? -(7.0f + 2 * (float)i) : -2 * (5.0f + 2 * (float)i)));
+            trn_tensor_unref(t);
+        }
+    }
+    /* What is wrong is said, with the name of what it is about. */
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 30 is_function: true name: \"f\" " IN("1", "/job:nobody/replica:0/task:0/device:CPU:0", "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"),
+           TRN_INVALID_ARGUMENT, "/job:nobody");
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 31 is_function: true name: \"f\" " IN("10", WORKER, "DT_FLOAT") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_INVALID_ARGUMENT, "argument 0");
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 32 is_function: true name: \"f\" " IN("1", PS, "DT_RESOURCE") "} }"), TRN_INVALID_ARGUMENT, "argument 1");
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 33 is_function: true name: \"f\" " IN("99", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_INVALID_ARGUMENT, "Op ID: 99");
+    /* A function that is removed is gone, and so are its parts. */
+    good(queued(&r, to[1], "context_id: 5 queue { remove_function { function_name: \"f\" } }"));
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 34 is_function: true name: \"f\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_NOT_FOUND, "neither a type of a primitive operation");
+    good(queued(&r, to[1], "context_id: 5 queue { register_function { function_def { " BODY " } } }"));
+    /* A lost ps is the ps's loss: the words by which a coordinator tells. */
+    trn_server_close(task[0], 0);
+    expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 35 is_function: true name: \"f\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_UNAVAILABLE,
+           "GRPC error information from remote target /job:ps");
+    trn_server_close(task[1], 0);
+    for (int i = 0; i < 2; i++) {
+        trn_channel_shutdown(to[i]);
+        trn_channel_unref(to[i]);
+    }
+    trn_cluster_free(spec);
+}
+
 static int setup(void **state)
 {
     mem = trn_arena_new();
@@ -258,6 +375,6 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ops), cmocka_unit_test(test_contexts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ops), cmocka_unit_test(test_contexts), cmocka_unit_test(test_divided)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cluster/cluster.h"
 #include "cluster/meet_int.h"
 
 #define SECOND TRN_MEET_SECOND
@@ -419,8 +420,12 @@ int trn_meet_old_port(const char *where, const char *job_id, int index, const ch
     }
     free(path);
     free(cluster);
-    size_t n = strlen(host);
-    int port = address && strncmp(address, host, n) == 0 && address[n] == ':' ? atoi(address + n + 1) : 0;
+    const char *colon = address ? strrchr(address, ':') : NULL;
+    int port = colon ? atoi(colon + 1) : 0;
+    char *same = port > 0 ? trn_address_join(host, port) : NULL; /* with brackets where they belong */
+    if (same && strcmp(same, address) != 0)
+        port = 0;
+    free(same);
     json_decref(root);
     return port;
 }

@@ -133,9 +133,7 @@ class Check(unittest.TestCase):
 
     def test_e35_ipv6_everywhere(self):
         try:
-            with socket.socket(socket.AF_INET6) as s:
-                s.bind(("::1", 0))
-                port = s.getsockname()[1]
+            port = free_port("::1")
         except OSError:
             self.skipTest("no IPv6 here")
         self.serve(f"--ps_hosts=[::1]:{port}", "--job_name=ps")

@@ -46,9 +46,11 @@ def no_namespaces():
 
 
 class Hosts:
-    """Machines on one network: each with its own name, addresses, ports and processes. They share the file system. 10.213.0.(i + 1) is host i."""
+    """Machines on one network: each with its own name, addresses, ports and processes. They share the file system. 10.213.0.(i + 1) is host i; or, v6, they
+    have IPv6 only."""
 
-    def __init__(self, n):
+    def __init__(self, n, v6=False):
+        self.v6 = v6
         self.names = [f"trn-{os.getpid()}-{i}" for i in range(n)]
         self.switch = f"trn-{os.getpid()}-switch"
         self.do("netns", "add", self.switch)
@@ -58,7 +60,7 @@ class Hosts:
             self.do("netns", "add", name)
             self.do("-n", self.switch, "link", "add", f"port{i}", "type", "veth", "peer", "name", "eth0", "netns", name)
             self.do("-n", self.switch, "link", "set", f"port{i}", "master", "br0", "up")
-            self.do("-n", name, "addr", "add", f"{self.address(i)}/24", "dev", "eth0")
+            self.do("-n", name, "addr", "add", *([f"fd13::{i + 1}/64", "nodad"] if v6 else [f"10.213.0.{i + 1}/24"]), "dev", "eth0")
             self.do("-n", name, "link", "set", "lo", "up")
             self.do("-n", name, "link", "set", "eth0", "up")
 
@@ -67,9 +69,8 @@ class Hosts:
         r = ip(*args)
         assert r.returncode == 0, (args, r.stderr)
 
-    @staticmethod
-    def address(i):
-        return f"10.213.0.{i + 1}"
+    def address(self, i):
+        return f"[fd13::{i + 1}]" if self.v6 else f"10.213.0.{i + 1}"
 
     def command(self, i):
         """In front of what is to run on host i; killing it is as if the machine had been switched off."""
@@ -145,7 +146,8 @@ class Crowd(Case):
         addresses = {job: [a for v in json.loads(next(iter(s))).values() for a in v] for job, s in specs.items()}
         self.assertEqual({job: len(set(a)) for job, a in addresses.items()}, {job: n for job in self.where}, addresses)
         if self.hosts:
-            self.assertEqual({a.rsplit(":", 1)[0] for a in addresses["a"]}, {Hosts.address(self.host_of(i)) for i in range(n)})
+            for a in addresses.values():
+                self.assertEqual({x.rsplit(":", 1)[0] for x in a}, {self.hosts.address(self.host_of(i)) for i in range(n)})
         else:  # on one machine a port is one task's
             self.assertFalse(set(addresses["a"]) & set(addresses["b"]))
         (self.dir / "go").touch()
@@ -184,13 +186,24 @@ class OnManyHosts(Crowd):
         self.meet(32 if SLOW else 6, kills=12 if SLOW else 0, twice=6 if SLOW else 1, late=4 if SLOW else 0)
 
     def test_tcp(self):
-        self.where = {"a": f"tcp://{Hosts.address(0)}:7001", "b": f"tcp://{Hosts.address(1)}:7001"}
+        self.where = {"a": f"tcp://{self.hosts.address(0)}:7001", "b": f"tcp://{self.hosts.address(1)}:7001"}
         self.meet(32 if SLOW else 6, kills=12 if SLOW else 2, twice=6 if SLOW else 0, late=4 if SLOW else 1)
+
+    def test_e35_hosts_that_have_only_ipv6(self):
+        self.hosts.end()
+        self.hosts = Hosts(2, v6=True)
+        self.addCleanup(self.hosts.end)
+        for i, where in enumerate((str(self.dir / "meet"), f"tcp://{self.hosts.address(0)}:7001")):
+            with self.subTest(where=where):
+                (self.dir / "go").unlink(missing_ok=True)
+                self.where = {"ab"[i]: where}
+                self.meet(4, kills=0, twice=0, late=i)
+                self.live.clear()
 
     @unittest.skipUnless(SLOW, "slow: a vanished machine is noticed after ten seconds (TRAINERA_SLOW=1)")
     def test_a_machine_vanishes(self):
         """Without a word, not even a FIN; its task, started again, is not refused."""
-        for where in (f"tcp://{Hosts.address(0)}:7001", str(self.dir / "meet")):
+        for where in (f"tcp://{self.hosts.address(0)}:7001", str(self.dir / "meet")):
             with self.subTest(where=where):
                 (self.dir / "go").unlink(missing_ok=True)
                 self.where, self.n = {"a": where}, 4

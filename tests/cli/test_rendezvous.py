@@ -24,11 +24,11 @@ HELD = []
 EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
 
 
-def free_port():
+def free_port(host="127.0.0.1"):
     """A port that the kernel gives to nobody else until we end: bound, but not listening, so that a task can have it (as launch_cluster.c does it)."""
-    s = socket.socket()
+    s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(("127.0.0.1", 0))
+    s.bind((host, 0))
     HELD.append(s)
     return s.getsockname()[1]
 

@@ -25,7 +25,7 @@
 
 #define SECOND TRN_MEET_SECOND
 enum { MAX_LINE = 8 << 20, MAX_GUESTS = 20000, NEWS_S = 2, CONNECT_MS = 3000 };
-enum { HOLD_S = 5, HOLD_MAX_S = 14, BEAT_S = 2, BEATS = 4, REVISIT_S = 2 }; /* a lost machine is noticed after BEAT_S * (BEATS + 1) */
+enum { HOLD_S = 5, HOLD_MAX_S = 14, BEAT_S = 2, BEATS = 4, REVISIT_S = 2, RENAME_S = 60 }; /* a lost machine is noticed after BEAT_S * (BEATS + 1) */
 
 typedef struct guest {
     int fd;
@@ -44,6 +44,8 @@ typedef struct tcp_state {
     json_t *members; /* once complete */
     uint64_t next_news;
     uint64_t next_visit; /* a guest's, when the meeting point is gone */
+    trn_addrs point;     /* where the meeting point was found … */
+    uint64_t point_ns;   /* … and when its name was asked for */
     bool moved;          /* we have our earlier port, or cannot have it */
     char error[256];     /* the guest's last one */
 } tcp_state;
@@ -607,6 +609,9 @@ static trn_err gather(trn_meet *m)
         if (unknown) { /* names may come later, as in Kubernetes */
             snprintf(t->error, sizeof t->error, "%s", trn_err_msg(unknown));
             trn_err_free(unknown);
+        } else {
+            t->point = addrs;
+            t->point_ns = trn_now_ns();
         }
         for (int i = 0; i < addrs.n && !err && !met; i++) {
             if (become_host(t, &addrs.a[i])) {
@@ -633,17 +638,22 @@ static trn_err gather(trn_meet *m)
 /* The meeting point is gone, and tasks that are started again will look for it: be it, or come back to whoever is. Short, for the caller has more to do. */
 static void again(trn_meet *m, tcp_state *t)
 {
-    char *name;
-    int port;
-    trn_err err = trn_net_split(&name, &port, m->o.where + 6);
-    if (err) {
+    if (trn_now_ns() - t->point_ns > RENAME_S * SECOND) { /* may take long, so seldom */
+        char *name;
+        int port;
+        trn_addrs found = {0};
+        trn_err err = trn_net_split(&name, &port, m->o.where + 6);
+        if (!err) {
+            if (!trn_net_known(&found, name, port))
+                err = trn_net_resolve(&found, name, port);
+            free(name);
+        }
+        if (!err && found.n > 0)
+            t->point = found;
         trn_err_free(err);
-        return;
+        t->point_ns = trn_now_ns();
     }
-    trn_addrs addrs = {0};
-    err = trn_net_known(&addrs, name, port) ? TRN_OK : trn_net_resolve(&addrs, name, port);
-    free(name);
-    trn_err_free(err);
+    trn_addrs addrs = t->point;
     for (int i = 0; i < addrs.n && t->listen_fd < 0 && t->point_fd < 0; i++) {
         if (become_host(t, &addrs.a[i])) {
             json_t *known = json_array();

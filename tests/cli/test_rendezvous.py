@@ -3,6 +3,7 @@
 
     TRAINERA_BIN=build/trainera tests/cli/test_rendezvous.py [-v] [name…]
 """
+import atexit
 import http.server
 import json
 import os
@@ -21,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_launch import BIN, PATIENCE, Case, cmdline, listens, processes, until  # noqa: E402
 
 HELD = []
+atexit.register(lambda: [s.close() for s in HELD])
 EXAMPLES = pathlib.Path(os.environ.get("TRAINERA_EXAMPLES") or pathlib.Path(BIN).parent / "examples")
 
 

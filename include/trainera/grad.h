@@ -24,10 +24,11 @@ static inline bool trn_grad_is(trn_grad g) { return trn_out_is(g.values); }
 static inline bool trn_grad_is_sparse(trn_grad g) { return trn_out_is(g.values) && trn_out_is(g.indices); }
 
 typedef struct trn_gradients_opts {
-    const trn_out *grad_ys; /* one per y; NULL, or TRN_NONE there: ones */
+    const trn_out *grad_ys; /* one per y, of its dtype and shape; NULL, or TRN_NONE there: ones */
     const trn_out *stop;    /* these count as constants */
     int n_stop;
     bool colocate;          /* each node with the one whose gradient it works out */
+    bool zeros;             /* for an x that no y depends on, instead of TRN_NONE */
     const char *name;       /* of the scope; NULL: "gradients" */
 } trn_gradients_opts;
 
@@ -45,7 +46,8 @@ TRN_API trn_out trn_stop_gradient(trn_builder *b, trn_out x);
 typedef struct trn_grad_ctx trn_grad_ctx;
 typedef void (*trn_gradient_fn)(trn_grad_ctx *c);
 
-/* [any] From now on `fn` makes the gradients of all nodes of this op, and of nodes whose attr "_gradient_op_type" says so. NULL: ours again. */
+/* [any] From now on `fn` makes the gradients of all nodes of this op, and of nodes whose attr "_gradient_op_type" says so. NULL: ours again. A node whose
+ * attr names a gradient that nobody has registered, such as one of tf.custom_gradient, is an error (NOT_FOUND): its op's own would be another. */
 TRN_API void trn_gradient_register(const char *op, trn_gradient_fn fn);
 /* There is a gradient for this op, ours or a registered one. */
 TRN_API bool trn_gradient_known(const char *op);

@@ -267,8 +267,15 @@ static void backward(trn_grad_ctx *c)
         fn(c);
         return;
     }
-    if (op != n->op && !trn_grad__row(op))
+    if (op != n->op && !trn_grad__row(op)) {
+        /* TensorFlow gives calls a name of this kind always. Any other is somebody's own gradient, and ours would be silently wrong instead of it. */
+        if (c->h->b && strncmp(op, "PartitionedCall-", 16) != 0) {
+            trn_g_fail(c, trn_errorf(TRN_NOT_FOUND, "the gradient of %s '%s' is to be '%s' (attr _gradient_op_type), which nobody has registered here: say with trn_gradient_register what it is",
+                                     n->op, n->name, op));
+            return;
+        }
         op = n->op;
+    }
     const trn_grad_row *r = trn_grad__row(op);
     if (!r && !n->def)
         r = trn_grad__row("PartitionedCall"); /* a function's name as an op */

@@ -65,6 +65,34 @@ static bool valid(trn_builder *b, const char *what, const trn_out *list, int n)
     return trn_builder_ok(b);
 }
 
+/* Of the variable behind a handle, or of the tensor. */
+static trn_dtype zeros_type(trn_builder *b, trn_out x)
+{
+    trn_dtype t = trn_dtype_base(trn_out_dtype(b, x));
+    const trn_attr *a = t == TRN_RESOURCE ? trn_node_attr(trn_out_op(b, x), "dtype") : NULL;
+    return a && a->kind == TRN_ATTR_TYPE ? a->v.type : t == TRN_RESOURCE ? TRN_FLOAT : t;
+}
+
+/* What was given for the gradient of y fits it. */
+static bool fits(trn_builder *b, trn_out y, trn_out dy)
+{
+    if (!valid(b, "grad_y of y", &dy, 1))
+        return false;
+    const trn_shape *s = trn_out_shape(b, y), *d = trn_out_shape(b, dy);
+    bool same = s->rank < 0 || d->rank < 0 || s->rank == d->rank;
+    for (int i = 0; same && i < s->rank && d->rank >= 0; i++)
+        same = s->dim[i] < 0 || d->dim[i] < 0 || s->dim[i] == d->dim[i];
+    char a[TRN_SHAPE_TEXT], e[TRN_SHAPE_TEXT];
+    trn_dtype t = trn_out_dtype(b, y), is = trn_out_dtype(b, dy);
+    if (!same)
+        trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_gradients: '%s' is %s, its gradient '%s' %s", trn_out_name(b, y), trn_shape_text(a, s), trn_out_name(b, dy),
+                                       trn_shape_text(e, d)));
+    else if (t != TRN_RESOURCE && t != is)
+        trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_gradients: '%s' is %s, its gradient '%s' %s", trn_out_name(b, y), trn_dtype_name(t), trn_out_name(b, dy),
+                                       trn_dtype_name(is)));
+    return trn_builder_ok(b);
+}
+
 void trn_gradients(trn_grad *out, trn_builder *b, const trn_out *ys, int n_ys, const trn_out *xs, int n_xs, const trn_gradients_opts *opts)
 {
     b = b->real;
@@ -91,7 +119,7 @@ void trn_gradients(trn_grad *out, trn_builder *b, const trn_out *ys, int n_ys, c
             trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_gradients: '%s' is %s: only floating-point and complex tensors have gradients", trn_out_name(b, ys[i]),
                                            trn_dtype_name(t)));
         else if (o->grad_ys && trn_out_is(o->grad_ys[i]))
-            dys[i].values = o->grad_ys[i];
+            dys[i].values = fits(b, ys[i], o->grad_ys[i]) ? o->grad_ys[i] : TRN_NONE;
         else if (t == TRN_RESOURCE || t == TRN_VARIANT || trn_g_is_complex(t))
             trn_builder_fail(b, trn_errorf(TRN_INVALID_ARGUMENT, "trn_gradients: '%s' is %s: its gradient must be given (grad_ys)", trn_out_name(b, ys[i]), trn_dtype_name(t)));
         else
@@ -99,6 +127,9 @@ void trn_gradients(trn_grad *out, trn_builder *b, const trn_out *ys, int n_ys, c
     }
     if (trn_builder_ok(b))
         trn_grad__run(out, &h, tmp, xs, n_xs, ys, dys, n_ys, o->stop, o->n_stop);
+    for (int i = 0; i < n_xs && o->zeros && trn_builder_ok(b); i++)
+        if (!trn_grad_is(out[i]))
+            out[i].values = trn_g_zeros(&c, xs[i], zeros_type(b, xs[i]));
     trn_end(b);
     if (!trn_builder_ok(b))
         for (int i = 0; i < n_xs; i++)

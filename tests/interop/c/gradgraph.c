@@ -1,4 +1,4 @@
-/* gradgraph [--colocate] [--stop=a:0,b:0] IN.pb YS XS OUT.pb
+/* gradgraph [--colocate] [--zeros] [--stop=a:0,b:0] [--grad-ys=a:0,b:0] IN.pb YS XS OUT.pb
  *
  * Reads a GraphDef, adds the gradients of the tensors YS ("loss:0,…") with respect to XS, writes the graph and says for each x where its gradient is:
  *     none                 y does not depend on it
@@ -43,16 +43,20 @@ static int find_all(trn_out *out, int max, trn_builder *b, char *names)
 int main(int argc, char **argv)
 {
     trn_gradients_opts o = {0};
-    char *stop = NULL;
+    char *stop = NULL, *grad_ys = NULL;
     int i = 1;
     for (; i < argc && !strncmp(argv[i], "--", 2); i++) {
         if (!strcmp(argv[i], "--colocate"))
             o.colocate = true;
+        else if (!strcmp(argv[i], "--zeros"))
+            o.zeros = true;
         else if (!strncmp(argv[i], "--stop=", 7))
             stop = argv[i] + 7;
+        else if (!strncmp(argv[i], "--grad-ys=", 10))
+            grad_ys = argv[i] + 10;
     }
     if (argc - i != 4) {
-        fprintf(stderr, "usage: gradgraph [--colocate] [--stop=a:0] IN.pb YS XS OUT.pb\n");
+        fprintf(stderr, "usage: gradgraph [--colocate] [--zeros] [--stop=a:0] [--grad-ys=a:0] IN.pb YS XS OUT.pb\n");
         return 2;
     }
     size_t n;
@@ -66,6 +70,11 @@ int main(int argc, char **argv)
     if (stop) {
         o.n_stop = find_all(stops, MANY, b, stop);
         o.stop = stops;
+    }
+    static trn_out dys[MANY];
+    if (grad_ys) {
+        find_all(dys, MANY, b, grad_ys);
+        o.grad_ys = dys;
     }
     trn_gradients(g, b, ys, n_ys, xs, n_xs, &o);
     trn_err err = trn_builder_check(b);

@@ -106,10 +106,11 @@ def test_nothing_is_left_behind(cluster, tmp_path, steps):
     """Handles, contexts, steps and memory after a tenth of the steps are those at the end."""
     c = made(cluster, "trn", 1, here=("worker/0",))
     p = program(c, tmp_path / "out.json", "steady", steps, tmp_path, here=("worker/0",))
-    marked(tmp_path, p, steps // 10)
+    marked(tmp_path, p, steps // 10, 3600)
     early, early_rss = gauges(c)
     marked(tmp_path, p, steps - 100, 3600)
     late, late_rss = gauges(c)
+    print(f"{steps} steps: {early} and {early_rss >> 10} KiB after a tenth, {late} and {late_rss >> 10} KiB at the end")
     r = ended(c, p, tmp_path / "out.json")["steady"]
     assert (r["end"], r["w"]) == (steps, steps)
     assert early["eager_contexts"] == late["eager_contexts"] <= 2

@@ -85,7 +85,6 @@ static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextReques
         trn_ectx_unref(c);
         return trn_errorf(TRN_INVALID_ARGUMENT, "EagerService:CreateContext failed. Context id: <%" PRIu64 "> already exists.", q->context_id);
     }
-    trn_worker_step_revive(e->w, (int64_t)q->context_id);
     TRN_INFO("eager", "context %" PRIu64 " of a coordinator, kept %" PRId64 " s after its last call", q->context_id, q->keep_alive_secs);
     return TRN_OK;
 }

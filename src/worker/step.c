@@ -380,16 +380,6 @@ void trn_worker_step_renew(trn_worker *w, int64_t id)
     trn_wstep_unref(st);
 }
 
-void trn_worker_step_revive(trn_worker *w, int64_t id)
-{
-    step_shard *sh = shard_of(w, id);
-    trn_lock(&sh->mu);
-    for (size_t i = 0; i < TRN_COUNTOF(sh->tomb); i++)
-        if (sh->tomb[i] == (uint64_t)id)
-            sh->tomb[i] = 0;
-    trn_unlock(&sh->mu);
-}
-
 void trn_worker_step_forget(trn_worker *w, trn_wstep *st)
 {
     step_shard *sh = shard_of(w, st->id);

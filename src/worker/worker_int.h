@@ -118,9 +118,6 @@ bool trn_wstep_wait_pushes(trn_wstep *st, step_run *r); /* true: trn_step_run_en
 void trn_step_run_end(step_run *r, TRN_OWN trn_err push_err);
 void trn_worker_push(void *svc, trn_call *call); /* the handler of Push */
 
-/* An id that was cleaned is used again: a coordinator's context comes back with the one it had. */
-void trn_worker_step_revive(trn_worker *w, int64_t step_id);
-
 /* Drops a step that only peers asked for and that nobody runs: its master is gone. */
 void trn_worker_step_forget(trn_worker *w, trn_wstep *st);
 

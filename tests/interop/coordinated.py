@@ -92,6 +92,19 @@ def loop(folder):
     return result | {"restored": numbers(table), "restored_count": int(count.numpy())}
 
 
+class RMSprop:
+    """As Keras 2 has it; Keras 3's optimizers know nothing of this strategy."""
+
+    def __init__(self, rate, variables):
+        self.rate, self.slots = rate, [tf.Variable(tf.zeros(v.shape)) for v in variables]
+
+    def apply_gradients(self, pairs):
+        for m, (g, v) in zip(self.slots, pairs):
+            g = tf.convert_to_tensor(g)
+            m.assign(0.9 * m + 0.1 * g ** 2)
+            v.assign_sub(self.rate * g * tf.math.rsqrt(m + 1e-7))
+
+
 class Mean(tf.Module):
     """A metric: workers add, the coordinator reads and resets."""
 
@@ -103,10 +116,19 @@ class Mean(tf.Module):
         self.total.assign_add(tf.reduce_sum(values))
         self.n.assign_add(tf.size(values, tf.int64))
 
-    def read(self):
-        mean = float(self.total.numpy()) / max(int(self.n.numpy()), 1)
+    def update_state(self, label, guess):  # as Keras calls it, for accuracies
+        self.update(tf.cast(tf.cast(label, tf.int64) == tf.cast(guess, tf.int64), tf.float32))
+
+    def result(self):
+        return float(self.total.numpy()) / max(int(self.n.numpy()), 1)
+
+    def reset_states(self):
         self.total.assign(0.0)
         self.n.assign(0)
+
+    def read(self):
+        mean = self.result()
+        self.reset_states()
         return mean
 
 
@@ -312,8 +334,9 @@ def tutorial(*_):
         yes = tf.keras.layers.StringLookup(vocabulary=["yes", "no"], num_oov_indices=0, mask_token=None)
         table = tf.Variable(tf.random.stateless_uniform([len(words) + 1, 16], [3, 4]), name="embedding")
         w = tf.Variable(tf.random.stateless_uniform([16, 1], [5, 6]) - 0.5, name="w")
-        optimizer = tf.keras.optimizers.legacy.RMSprop(0.1) if hasattr(tf.keras.optimizers, "legacy") and tf.__version__.startswith("2.15") else None
-        accuracy = tf.keras.metrics.BinaryAccuracy() if optimizer else None
+        keras2 = tf.__version__.startswith("2.15")
+        optimizer = tf.keras.optimizers.legacy.RMSprop(0.1) if keras2 else RMSprop(0.1, parts(table) + parts(w))
+        accuracy = tf.keras.metrics.BinaryAccuracy() if keras2 else Mean()
         hits = tf.Variable(0.0, aggregation=tf.VariableAggregation.NONE)
 
     def data(_=None):
@@ -335,13 +358,8 @@ def tutorial(*_):
                 z = logits(ids)
                 loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(label, tf.float32), z))
             variables = parts(table) + parts(w)
-            gradients = tape.gradient(loss, variables)
-            if optimizer:
-                optimizer.apply_gradients(zip(gradients, variables))
-                accuracy.update_state(label, tf.cast(z > 0, tf.int64))
-            else:
-                for v, g in zip(variables, gradients):
-                    v.assign_sub(0.1 * tf.convert_to_tensor(g))
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            accuracy.update_state(label, tf.cast(z > 0, tf.int64))
             return loss
 
         return s.run(replica, args=next(iterator))
@@ -354,12 +372,11 @@ def tutorial(*_):
     iterator = iter(coordinator.create_per_worker_dataset(per_worker))
     result = {"accuracy": [], "loss": []}
     for _ in range(3):
-        if accuracy:
-            accuracy.reset_states()
+        accuracy.reset_states()
         for _ in range(5):
             last = coordinator.schedule(step, args=(iterator,))
         coordinator.join()
-        result["accuracy"].append(float(accuracy.result()) if accuracy else 0)
+        result["accuracy"].append(float(accuracy.result()))
         result["loss"].append(float(last.fetch()))
     for _ in range(4):
         coordinator.schedule(check, args=(iterator,))

@@ -1,9 +1,12 @@
 """ParameterServerStrategy with its coordinator, without Keras: TensorFlow (2.15 and 2.21) is coordinator, the ps and workers ours or its own. The same numbers."""
+from importlib.metadata import packages_distributions, version
+
 import numpy as np
 import pytest
 from coordinators import results, same
 
 
+MODES = "loop,plain" if version(packages_distributions()["tensorflow"][0]).startswith("2.15") else "loop,plain,tutorial"  # test_coordinated.py has it for 2.15, with Keras 2
 KINDS = {1: [("trn", "tf"), ("tf", "tf")], 2: [("trn", "trn"), ("trn", "tf"), ("tf", "trn"), ("tf", "tf")]}  # ps, worker; the last is TensorFlow alone
 
 
@@ -11,7 +14,7 @@ KINDS = {1: [("trn", "tf"), ("tf", "tf")], 2: [("trn", "trn"), ("trn", "tf"), ("
 def runs(tmp_path_factory, request):
     """(kinds, what they give), …, what TensorFlow gives"""
     kinds = KINDS[request.param]
-    *ours, theirs = results(tmp_path_factory, request.param, "loop,plain", kinds)
+    *ours, theirs = results(tmp_path_factory, request.param, MODES, kinds)
     return list(zip(kinds, ours)), theirs
 
 
@@ -27,6 +30,13 @@ def test_plain(runs):
     """Partitioners, tables, metrics, evaluation, errors, checkpoints."""
     for _, got in runs[0]:
         plain_as(got["plain"], runs[1]["plain"])
+
+
+@pytest.mark.skipif("tutorial" not in MODES, reason="test_coordinated.py has it")
+def test_tutorial(runs):
+    for _, got in runs[0]:
+        assert got["tutorial"]["accuracy"][-1] > 0.8
+        same(got["tutorial"], runs[1]["tutorial"], rtol=1e-5, atol=1e-6)
 
 
 def plain_as(ours, theirs):

@@ -14,6 +14,8 @@ from tensorflow.core.framework import device_attributes_pb2, tensor_pb2
 
 SERVICE = "/tensorflow.eager.EagerService/"
 OURS, THEIRS = 0, 1
+pytestmark = pytest.mark.asan
+
 IDS = iter(range(0xfedcba0000000000, 0xfedcba0000001000))
 
 

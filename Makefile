@@ -30,7 +30,7 @@ test-slurm: ## jobs in a real Slurm that the tests start on this machine (root; 
 	@tools/setup build check slurm
 	@tools/run-tests slurm
 
-test-condor: ## jobs in a real HTCondor, and by ssh, in a Debian 13 that is made once with debootstrap (root)
+test-condor: ## jobs in a real HTCondor, by ssh and as pods, in a Debian 13 that is made once with debootstrap (root)
 	@tools/setup build check condor
 	@tools/run-tests condor
 

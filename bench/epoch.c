@@ -2,7 +2,7 @@
  *
  *     epoch mlp|cnn IMAGES.npy LABELS.npy BATCH
  *
- * Prints JSON: seconds from the program's start to the end of its first step, steps and seconds of the rest, the last loss, the peak of its memory. */
+ * Prints JSON: seconds from the program's start to the end of its first step, steps and seconds of the rest (also of CPU), the last loss, the peak of its memory. */
 #include <trainera/trainera.h>
 
 #include <stdio.h>
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     trn_err err = trn_arrays_open(&input, (trn_array_file[]){{argv[2]}, {argv[3]}}, 2, &(trn_arrays_opts){.batch = atoll(argv[4]), .shuffle = true, .seed = 1, .epochs = 1});
     if (!err)
         err = trn_monitored_open(&m, &(trn_monitored_opts){.builder = b, .is_chief = true, .log_steps = -1});
-    double first = 0, begin = 0;
+    double first = 0, begin = 0, cpu = 0;
     int steps = 0;
     while (!err && !(err = trn_arrays_next(xy, input))) {
         trn_tensor_unref(loss);
@@ -94,6 +94,7 @@ int main(int argc, char **argv)
         if (steps++ == 0) {
             first = since_start();
             begin = now(CLOCK_MONOTONIC);
+            cpu = now(CLOCK_PROCESS_CPUTIME_ID);
         }
     }
     if (trn_err_code(err) != TRN_OUT_OF_RANGE) {
@@ -101,7 +102,7 @@ int main(int argc, char **argv)
         return 1;
     }
     trn_err_free(err);
-    printf("{\"first_step_s\": %.4f, \"steps\": %d, \"epoch_s\": %.4f, \"loss\": %.4f, \"rss_mb\": %.1f}\n", first, steps, now(CLOCK_MONOTONIC) - begin,
+    printf("{\"first_step_s\": %.4f, \"steps\": %d, \"epoch_s\": %.4f, \"cpu_s\": %.4f, \"loss\": %.4f, \"rss_mb\": %.1f}\n", first, steps, now(CLOCK_MONOTONIC) - begin, now(CLOCK_PROCESS_CPUTIME_ID) - cpu,
            *(const float *)trn_tensor_data(loss), peak_mb());
     trn_tensor_unref(loss);
     trn_err_free(trn_monitored_close(m));

@@ -61,9 +61,9 @@ def tensorflow_side(model, folder, batch):
             if i == 0:
                 stat = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
                 first = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK")
-                begin = time.monotonic()
-        took = time.monotonic() - begin
-    print(json.dumps({"first_step_s": first, "steps": (n + batch - 1) // batch, "epoch_s": took, "loss": float(value),
+                begin, cpu = time.monotonic(), time.process_time()
+        took, cpu = time.monotonic() - begin, time.process_time() - cpu
+    print(json.dumps({"first_step_s": first, "steps": (n + batch - 1) // batch, "epoch_s": took, "cpu_s": cpu, "loss": float(value),
                       "rss_mb": int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1]) / 1024}))
 
 
@@ -88,7 +88,7 @@ def main():
             for k, cmd in sides.items():
                 got[k].append(json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True).stdout.splitlines()[-1]))
     mid = {k: {f: statistics.median(r[f] for r in v) for f in v[0]} for k, v in got.items()}
-    ratio = {f: mid["tensorflow"][f] / mid["trainera"][f] for f in ("first_step_s", "epoch_s", "rss_mb")}
+    ratio = {f: mid["tensorflow"][f] / mid["trainera"][f] for f in ("first_step_s", "epoch_s", "cpu_s", "rss_mb")}
     print(json.dumps({"model": a.model, **mid, "ratio": ratio}, indent=1))
 
 

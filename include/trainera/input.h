@@ -60,7 +60,7 @@ typedef struct trn_array_file {
     int64_t skip;             /* then: bytes in front of the first example */
 } trn_array_file;
 /* The batches that trn_arrays_new would make of the same arrays, in the same order, read from the files one batch ahead of the program: of the data no more
- * than two batches are in memory, and 8 bytes per example for the order. INVALID_ARGUMENT for files that hold something else, DATA_LOSS for those that are
+ * than two batches are in memory (and files of 4 MiB at most with examples of 32 bytes at most, such as labels), and 8 bytes per example for the order. INVALID_ARGUMENT for files that hold something else, DATA_LOSS for those that are
  * cut off. The files must stay as they are. */
 TRN_API trn_err trn_arrays_open(trn_arrays **out, const trn_array_file *files, int n, const trn_arrays_opts *opts) TRN_MUST_USE;
 /* The same for tf.Examples in TFRecord files (see below): one tensor per spec, whose shapes must be known. 16 bytes per example are held. */

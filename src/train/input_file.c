@@ -12,6 +12,9 @@
 #include "ckpt/record.h"
 #include "tensor/tensor.h"
 
+/* Labels and the like: to keep them costs less than to fetch each by a read of its own. */
+#define HELD_ROW 32
+#define HELD_BYTES (4 << 20)
 #define HEADER_MAX (64 << 10) /* bytes of a .npy header; numpy writes 128 */
 
 /* ---- what a file holds --------------------------------------------------------------------------------------------- */
@@ -24,6 +27,7 @@ typedef struct array_file {
     int64_t per_row;  /* elements of an example */
     size_t row_bytes;
     size_t swap;      /* bytes of a number whose order is to be turned; 0: none */
+    char *held;       /* all of it, when that is little; else NULL */
 } array_file;
 
 /* Numbers in memory order; complex ones are two. */
@@ -251,6 +255,12 @@ static trn_err array_check(array_file *a, const trn_array_file *file)
     return TRN_OK;
 }
 
+static void array_close(array_file *a)
+{
+    trn_infile_close(&a->f);
+    free(a->held);
+}
+
 static trn_err array_open(array_file *a, const trn_array_file *file)
 {
     *a = (array_file){.f.fd = -1};
@@ -278,6 +288,16 @@ static void put_right(const array_file *a, void *p, size_t bytes)
         }
 }
 
+/* Keeps what is little. */
+static trn_err hold(array_file *a)
+{
+    size_t bytes = (size_t)a->shape.dim[0] * a->row_bytes; /* no more than the file has */
+    if (a->row_bytes > HELD_ROW || bytes > HELD_BYTES)
+        return TRN_OK;
+    a->held = trn_xalloc(bytes + 1);
+    return trn_infile_read(&a->f, a->at, a->held, bytes);
+}
+
 /* Neighbours are read at once. */
 static trn_err read_rows(trn_tensor **out, array_file *a, const int64_t *row, int64_t n)
 {
@@ -290,6 +310,10 @@ static trn_err read_rows(trn_tensor **out, array_file *a, const int64_t *row, in
     for (int64_t i = 0, k; i < n && a->row_bytes && !err; i = k) {
         for (k = i + 1; k < n && row[k] == row[k - 1] + 1;)
             k++;
+        if (a->held) {
+            memcpy(to + (size_t)i * a->row_bytes, a->held + (size_t)row[i] * a->row_bytes, (size_t)(k - i) * a->row_bytes);
+            continue;
+        }
         err = trn_infile_read(&a->f, a->at + (uint64_t)row[i] * a->row_bytes, to + (size_t)i * a->row_bytes, (size_t)(k - i) * a->row_bytes);
         if (err)
             err = trn_err_wrap(err, "example %lld", (long long)row[i]);
@@ -319,7 +343,7 @@ trn_err trn_array_file_read(trn_tensor **out, const trn_array_file *file)
             *out = t;
         }
     }
-    trn_infile_close(&a.f);
+    array_close(&a);
     return err;
 }
 
@@ -369,7 +393,7 @@ static void files_free(trn_rows *r)
 {
     files *s = (files *)r;
     for (int i = 0; i < s->n_open; i++)
-        trn_infile_close(&s->file[i].f);
+        array_close(&s->file[i]);
     free(s);
 }
 
@@ -402,6 +426,8 @@ trn_err trn_arrays_open(trn_arrays **out, const trn_array_file *array, int n, co
         else if (s->file[i].shape.dim[0] != s->file[0].shape.dim[0])
             err = trn_errorf(TRN_INVALID_ARGUMENT, "%s is %s, but %s is %s; the first dimension counts the examples", s->file[i].f.path,
                              trn_shape_text(text, &s->file[i].shape), s->file[0].f.path, trn_shape_text(first, &s->file[0].shape));
+    for (int i = 0; i < n && !err; i++)
+        err = hold(&s->file[i]);
     if (err) {
         files_free(&s->rows);
         return err;

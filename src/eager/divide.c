@@ -15,6 +15,7 @@
 
 #define PATH "/tensorflow.eager.EagerService/"
 #define SECOND UINT64_C(1000000000)
+#define REGISTER_NS (30 * SECOND) /* a caller that gives up waits for no longer than this */
 #define MAX_DIVIDED 8192 /* more than programs have; then all are made anew */
 
 /* One other task's part. */
@@ -386,7 +387,7 @@ static trn_err register_part(job *j, const trn_part *from, part *p)
     registration *r = trn_arena_alloc(j->arena, sizeof *r);
     *r = (registration){j, p};
     trn_join_add(&j->join, 1);
-    trn_call_pb(p->channel, PATH "Enqueue", &q.base, trn_now_ns() + 120 * SECOND, false, NULL, registered, r);
+    trn_call_pb(p->channel, PATH "Enqueue", &q.base, trn_now_ns() + REGISTER_NS, false, NULL, registered, r);
     return TRN_OK;
 }
 

@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static trn_worker *w; /* for as long as we live */
     if (!e) {
         trn_log_set_level(TRN_LOG_OFF);
-        trn_loop *loop;
+        static trn_loop *loop; /* peers keep where it is */
         if (open_worker(&w, &loop))
             abort();
         e = trn_eager_new(w, loop);

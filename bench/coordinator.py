@@ -17,7 +17,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BIN = os.environ.get("TRAINERA_BIN", str(HERE.parent / "build" / "trainera"))
 TICKS = os.sysconf("SC_CLK_TCK")
-WHAT = {"counter": "a counter", "tutorial": "sharded embedding 10,000 × 64, RMSprop, accuracy", "mlp": "784-500-10, Adam, batch 100"}
+WHAT = {"counter": "a counter", "tutorial": "embedding 10,000 × 64, RMSprop, accuracy", "mlp": "784-500-10, Adam, batch 100"}
 
 
 # ---- the coordinator's process -------------------------------------------------------------------------------------------

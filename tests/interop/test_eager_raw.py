@@ -88,21 +88,10 @@ class Server:
 
 def define(name, f, *specs):
     """A FunctionDef of that name."""
-    d = tf.function(f).get_concrete_function(*specs).function_def
+    with tf.Graph().as_default():
+        d = tf.function(f).get_concrete_function(*specs).function_def
     d.signature.name = name
     return own(d)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def eager():
-    tf.compat.v1.enable_v2_behavior()
-    yield
-    tf.compat.v1.disable_v2_behavior()
-
-
-@pytest.fixture(autouse=True)
-def fresh_graph():
-    """Nothing to clear: no graphs here."""
 
 
 @pytest.fixture(scope="module")

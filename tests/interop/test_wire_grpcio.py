@@ -93,7 +93,7 @@ def test_stream_in_step(channel):
     heard = threading.Semaphore(1)
 
     def questions():
-        while len(queue) < 20:
+        for _ in range(19):
             heard.acquire()
             yield queue[-1].encode()
 

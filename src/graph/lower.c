@@ -348,10 +348,12 @@ static int input_at(const trn_gnode *nd, int k) { return k < nd->n.n_in ? nd->in
 static int *old_sides(lower *l, const trn_graph *body)
 {
     int *depth = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *depth), n = 0;
-    bool any = false;
-    for (int i = 0; i < body->n && !any; i++)
-        any = splits(body->node[i]);
-    if (!any)
+    bool any = false, loops = false; /* of the old kind: their Switches are no decisions, their effects belong to their turns */
+    for (int i = 0; i < body->n && !loops; i++) {
+        any |= splits(body->node[i]);
+        loops = trn_gnode__is(body->node[i], "Enter") || trn_gnode__is(body->node[i], "RefEnter");
+    }
+    if (!any || loops)
         return depth;
     int *stack = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *stack), *next = trn_arena_alloc(l->tmp, ((size_t)body->n + 1) * sizeof *next);
     bool *seen = trn_arena_alloc(l->tmp, (size_t)body->n + 1);

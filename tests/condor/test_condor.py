@@ -215,7 +215,7 @@ class Ssh(Pool):
 
     def test_a_failed_worker_ends_the_job(self):
         out = self.sh(self.write("sh", "-c", "test {task_index} = 1 && exit 9; exec sleep 600"), code=9)
-        self.assertIn("worker/1 failed with exit code 9", out)
+        self.assertIn("worker/1 ended with exit code 9", re.sub(r"\x1b\[\d*m", "", out))
         self.nothing_left()
 
     def test_one_that_cannot_start_ends_the_job(self):

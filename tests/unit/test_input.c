@@ -326,6 +326,43 @@ static void test_odd_files(void **state)
     trn_tensor_unref(t);
 }
 
+/* Whatever bytes a file has: an answer, never a crash. */
+static void test_any_bytes(void **state)
+{
+    static const char npy[] = "\x93NUMPY\1\0\x39\0{'descr': '<i2', 'fortran_order': False, 'shape': (3, 2)}12345678abcd";
+    static const char idx[] = "\0\0\x0b\2\0\0\0\3\0\0\0\2" "12345678abcd";
+    uint32_t random = 1;
+    for (int i = 0; i < 1000; i++) {
+        char bytes[128];
+        size_t n = i % 2 ? sizeof npy - 1 : sizeof idx - 1;
+        memcpy(bytes, i % 2 ? npy : idx, n);
+        for (int k = 0; k < i % 5; k++) { /* a byte is another one, or the file ends there */
+            random = random * 1664525 + 1013904223;
+            size_t at = (random >> 8) % n;
+            bytes[at] = (char)(random >> 24);
+            if (random >> 5 & (k == 3))
+                n = at + 1;
+        }
+        trn_tensor *t;
+        trn_arrays *a;
+        trn_array_file f = {.path = bytes_file("any", bytes, n)};
+        trn_err err = trn_array_file_read(&t, &f);
+        if (i % 5 == 0)
+            ok(err);
+        if (!err)
+            trn_tensor_unref(t);
+        trn_err_free(err);
+        err = i % 7 ? TRN_OK : trn_arrays_open(&a, &f, 1, NULL);
+        if (!err && i % 7 == 0) {
+            err = trn_arrays_next(&t, a);
+            if (!err)
+                trn_tensor_unref(t);
+            trn_arrays_free(a);
+        }
+        trn_err_free(err);
+    }
+}
+
 static void test_record_arrays(void **state)
 {
     float x[17][2];
@@ -642,7 +679,7 @@ static void test_datasets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arrays), cmocka_unit_test(test_array_files), cmocka_unit_test(test_odd_files), cmocka_unit_test(test_record_arrays),
+        cmocka_unit_test(test_arrays), cmocka_unit_test(test_array_files), cmocka_unit_test(test_odd_files), cmocka_unit_test(test_any_bytes), cmocka_unit_test(test_record_arrays),
         cmocka_unit_test(test_csv), cmocka_unit_test(test_records), cmocka_unit_test(test_example), cmocka_unit_test(test_datasets),
     };
     return cmocka_run_group_tests(tests, start, stop);

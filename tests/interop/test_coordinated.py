@@ -62,7 +62,7 @@ def test_lost_worker(cluster, tmp_path, worker):
     assert r["error"] is None and r["end"] >= 300 and r["w"] == r["end"] / 2
 
 
-@pytest.mark.parametrize("worker", ["tf", "trn"])
+@pytest.mark.parametrize("worker", ["trn", pytest.param("tf", marks=pytest.mark.slow)])
 def test_restarted_worker(cluster, tmp_path, worker):
     """The only worker is lost in the middle of its closures: they wait for it, and run when it is there again. The ps keeps what it has."""
     c = made(cluster, "trn", 1, worker=worker)

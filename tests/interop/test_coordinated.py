@@ -40,10 +40,11 @@ def test_keras_fit(both):
 
 
 @pytest.mark.parametrize("ps", ["trn", "tf"])
-def test_our_worker(both, cluster, tmp_path, ps):
+def test_our_worker(both, cluster, tmp_path, ps, request):
     """The functions run on a worker of ours, which divides them between itself and the ps."""
-    here = ("ps/0", "ps/1") if ps == "tf" else ()
-    c = made(cluster, ps, 2, here=here, worker="trn")
+    n_ps = request.node.callspec.params["both"]  # shards, and so what they begin with, go by it
+    here = tuple(f"ps/{i}" for i in range(n_ps)) if ps == "tf" else ()
+    c = made(cluster, ps, n_ps, here=here, worker="trn")
     ours = ended(c, program(c, tmp_path / "out.json", "tutorial,fit", tmp_path, here=here), tmp_path / "out.json")
     same(ours["tutorial"], both[1]["tutorial"], rtol=1e-5, atol=1e-6)
     assert ours["fit"]["epochs"] == [2, 3]

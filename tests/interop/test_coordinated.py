@@ -46,9 +46,10 @@ def test_our_worker(both, cluster, tmp_path, ps, request):
     here = tuple(f"ps/{i}" for i in range(n_ps)) if ps == "tf" else ()
     c = made(cluster, ps, n_ps, here=here, worker="trn")
     ours = ended(c, program(c, tmp_path / "out.json", "tutorial,fit", tmp_path, here=here), tmp_path / "out.json")
-    same(ours["tutorial"], both[1]["tutorial"], rtol=1e-5, atol=1e-6)
+    # Other kernels' rounding, and RMSprop at a rate of 0.01 makes full steps of gradients that are nearly nothing else.
+    same(ours["tutorial"], both[1]["tutorial"], rtol=1e-4, atol=1e-5)
     assert ours["fit"]["epochs"] == [2, 3]
-    same(ours["fit"], both[1]["fit"], rtol=1e-4, atol=2e-5)
+    same(ours["fit"], both[1]["fit"], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("worker", ["tf", "trn"])

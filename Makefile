@@ -19,11 +19,11 @@ check: ## the unit tests: under a minute, no TensorFlow
 	@tools/run-tests unit
 
 test: ## everything that must pass: unit, sanitizers, fuzzers 8 s each, the real TensorFlow
-	@tools/setup build check fuzz slurm
+	@tools/setup build check fuzz slurm browser
 	@tools/run-tests unit cluster slurm asan tsan fuzz interop interop-2.21 interop-1.15 interop-asan parity programs ops parity-asan
 
 test-all: ## the same and more of it: slow tests, all interop tests under ASan, fuzzers 5 minutes each
-	@tools/setup build check fuzz slurm
+	@tools/setup build check fuzz slurm browser
 	@tools/run-tests --slow --fuzz-seconds 300 unit cluster slurm asan tsan fuzz interop interop-2.21 interop-1.15 interop-asan parity programs ops parity-asan
 
 test-slurm: ## jobs in a real Slurm that the tests start on this machine (root; installs slurm-wlm, munge)

@@ -8,11 +8,12 @@ import argparse
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
 import time
+
+from psbench import free_ports
 
 HERE = pathlib.Path(__file__).resolve().parent
 BIN = os.environ.get("TRAINERA_BIN", str(HERE.parent / "build" / "trainera"))
@@ -92,16 +93,6 @@ def program(spec, case):
 
 
 # ---- the parent ----------------------------------------------------------------------------------------------------------
-
-
-def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
-    return ports
 
 
 class Side:

@@ -10,6 +10,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from test_rendezvous import free_port  # noqa: E402
+
 BIN = os.environ["TRAINERA_BIN"]
 EXAMPLES = pathlib.Path(os.environ["TRAINERA_EXAMPLES"])
 ENV = {**os.environ, "TRAINERA_LOG": "warn"}
@@ -47,7 +50,7 @@ class Examples(unittest.TestCase):
 
     def test_trainer_by_flags(self):
         """Every task the same program, the ps too: it ends by itself."""
-        ports = [str(p) for p in self.free_ports(4)]
+        ports = [str(free_port()) for _ in range(4)]
         hosts = [f"--ps_hosts=localhost:{ports[0]},localhost:{ports[1]}", f"--worker_hosts=localhost:{ports[2]},localhost:{ports[3]}"]
         tasks = [("ps", 0), ("ps", 1), ("worker", 1), ("worker", 0)]
         procs = [subprocess.Popen([EXAMPLES / "trainer", *hosts, f"--job_name={j}", f"--task_index={i}", "--quiet", "--steps=500"], env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -58,7 +61,7 @@ class Examples(unittest.TestCase):
 
     def test_a_worker_that_says_done_twice_counts_once(self):
         """`serve --done-queue` ends when each of two workers has said that it is done, not when one of them, started again, has said it twice."""
-        ports = self.free_ports(3)
+        ports = [free_port() for _ in range(3)]
         hosts = [f"--ps_hosts=localhost:{ports[0]}", f"--worker_hosts=localhost:{ports[1]},localhost:{ports[2]}"]
         ps = subprocess.Popen([BIN, "serve", *hosts, "--job_name=ps", "--task_index=0", "--done-queue=done_queue{task}"], env={**ENV, "TRAINERA_LOG": "info"}, stderr=subprocess.PIPE, text=True)
         self.addCleanup(ps.stderr.close)
@@ -91,7 +94,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(re.findall(r"steps here, best loss 0\.0000", out)), 2, out)
 
     def test_coordinator_with_a_worker_that_dies(self):
-        ports = self.free_ports(4)
+        ports = [free_port() for _ in range(4)]
         spec = {"ps_hosts": f"localhost:{ports[0]}", "worker_hosts": ",".join(f"localhost:{p}" for p in ports[1:])}
         flags = [f"--{k}={v}" for k, v in spec.items()]
         servers = [subprocess.Popen([BIN, "serve", *flags, f"--job_name={j}", f"--task_index={i}"], env=ENV, stderr=subprocess.DEVNULL) for j, i in [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]]
@@ -108,18 +111,6 @@ class Examples(unittest.TestCase):
             for s in servers:
                 s.kill()
                 s.wait()
-
-    @staticmethod
-    def free_ports(n):
-        import socket
-
-        socks = [socket.socket() for _ in range(n)]
-        for s in socks:
-            s.bind(("127.0.0.1", 0))
-        ports = [s.getsockname()[1] for s in socks]
-        for s in socks:
-            s.close()
-        return ports
 
 
 if __name__ == "__main__":

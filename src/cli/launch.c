@@ -21,6 +21,10 @@ static const cli_flag flags[] = {
     {"max-restarts", "N", "How often each task that failed is started again; 0 when left out.", CLI_INT, ROW(max_restarts), 0, 1000000},
     {"keep-going", NULL, "When a worker has failed for good, the others go on; left out: they are ended.", CLI_BOOL, ROW(keep_going)},
     {"end-with-chief", NULL, "When the chief ends with 0 the job is done: workers that only serve are ended.", CLI_BOOL, ROW(end_with_chief)},
+    {"leave-early", NULL,
+     "With one launcher per task: end as soon as the own program has; left out, a small server stands in for it until all programs of the job are done, so that "
+     "sessions of TensorFlow that wait for every task do not wait for ever.",
+     CLI_BOOL, ROW(leave_early)},
     {"grace", "SECONDS", "From SIGTERM to SIGKILL when the job is ended; 4 when left out.", CLI_INT, ROW(grace), 0, 86400},
     {"log-dir", "DIR", "Where each task's output is kept, as worker-1.log; trainera-logs/TIME-PID when left out, none when empty.", CLI_TEXT, ROW(log_dir)},
     {"terminal", "TASK",

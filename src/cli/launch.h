@@ -28,7 +28,7 @@ enum { LAUNCH_WAITED = 3, LAUNCH_LOST = 4 }; /* as CLI_WAITED, CLI_LOST of serve
 
 typedef struct launch_options {
     int64_t ps, workers;
-    bool chief, evaluator, native_workers, keep_going, end_with_chief;
+    bool chief, evaluator, native_workers, keep_going, end_with_chief, leave_early;
     int64_t max_restarts, grace, wait_timeout, peer_timeout;
     const char *log_dir, *color, *log_level;
     const char *terminal; /* the name of the task that has it; NULL: none */
@@ -104,7 +104,7 @@ typedef struct launch_job {
 /* launch_cluster.c: fills tasks, spec, alone; binds the ports of our own. */
 trn_err launch_find_cluster(launch_job *j) TRN_MUST_USE;
 void launch_cluster_fini(launch_job *j);
-bool launch_listen(launch_task *t); /* at t's own address, on this machine; false: not now */
+bool launch_listen(const launch_job *j, launch_task *t); /* at t's own port; false: not now */
 
 int launch_interrupted(void); /* the signal that came before the keeper was there, or 0 */
 
@@ -130,6 +130,8 @@ typedef enum launch_word { LAUNCH_GO_ON, LAUNCH_JOB_DONE, LAUNCH_JOB_FAILED, LAU
 trn_err launch_report_start(launch_job *j) TRN_MUST_USE;
 int launch_report_fd(const launch_job *j); /* readable when launch_report_heard has news; -1 */
 launch_word launch_report_heard(launch_job *j, int *code, char *why, size_t n);
+/* Our program is done, a server stands in for it: the ps are told so, and asked again and again whether all are done. */
+void launch_report_stay(launch_job *j);
 /* The last word: blocks until every ps has it, at most `ns`. */
 void launch_report_end(launch_job *j, bool done, int code, uint64_t ns);
 

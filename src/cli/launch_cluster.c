@@ -39,20 +39,31 @@ static trn_err bind_server(launch_task *t, int *port)
     return TRN_OK;
 }
 
-bool launch_listen(launch_task *t)
+static int listen_at(const struct sockaddr *a, socklen_t n)
+{
+    int fd = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1, no = 0;
+    if (fd < 0)
+        return -1;
+    if (a->sa_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* hold_port's socket has it, too */
+    if (bind(fd, a, n) == 0 && listen(fd, SOMAXCONN) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+bool launch_listen(const launch_job *j, launch_task *t)
 {
     const char *colon = strrchr(t->address, ':');
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)atoi(colon ? colon + 1 : "0"))};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-    if (fd < 0)
-        return false;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); /* hold_port's socket has it, too */
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(fd, SOMAXCONN) != 0) {
-        close(fd);
-        return false;
-    }
-    t->listen_fd = fd;
-    return true;
+    uint16_t port = htons((uint16_t)atoi(colon ? colon + 1 : "0"));
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = port};
+    struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(j->alone ? INADDR_LOOPBACK : INADDR_ANY), .sin_port = port};
+    if (!j->alone)
+        t->listen_fd = listen_at((struct sockaddr *)&a6, sizeof a6);
+    if (t->listen_fd < 0)
+        t->listen_fd = listen_at((struct sockaddr *)&a4, sizeof a4);
+    return t->listen_fd >= 0;
 }
 
 /* A program binds its port itself, later. Until then a socket that is bound but does not listen keeps the kernel from giving the port to anybody who

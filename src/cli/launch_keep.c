@@ -139,6 +139,7 @@ typedef struct keeper {
     uint64_t grace;     /* for all phases of ending together */
     int n_signals;
     bool abandoned;     /* the front is gone */
+    bool stays;         /* our own program is done, the job is not */
     bool typed;         /* Ctrl-C: the task that has the terminal has had it, too */
 } keeper;
 
@@ -236,11 +237,17 @@ static void restart_later(keeper *k, launch_task *t, const char *how)
  * (tensorflow#13337). So a small server takes the place of a program that is done, until all are. */
 static void stand_in(keeper *k, launch_task *t)
 {
+    if (!t->member || t->server || k->phase != RUN)
+        return;
     bool others = false;
     for (int i = 0; i < k->j->n; i++)
         others |= k->j->tasks[i].mine && k->j->tasks[i].member && !k->j->tasks[i].server && k->j->tasks[i].state != LAUNCH_ENDED;
-    if (!k->j->alone || !t->member || t->server || k->phase != RUN || !others)
+    if (k->j->alone ? !others : !k->j->report || k->failed || k->j->o->leave_early)
         return;
+    if (!k->j->alone) { /* the ps say when the others are done */
+        k->stays = true;
+        launch_report_stay(k->j);
+    }
     TRN_DEBUG("launch", "a server stands in for %s until the others have ended", t->name);
     t->server = true;
     t->terminal = false;
@@ -357,14 +364,17 @@ static void on_report(keeper *k)
         for (int i = 0; i < k->j->n; i++) /* it has the last checkpoint still to look at, and ends by itself */
             if (k->j->tasks[i].mine && !k->j->tasks[i].member)
                 return;
-        launch_say(k->j, "the job is done: %s", why);
+        if (!k->stays)
+            launch_say(k->j, "the job is done: %s", why);
         end_programs(k);
         return;
     case LAUNCH_JOB_FAILED:
     case LAUNCH_PS_LOST:
-        if (k->phase == RUN)
-            launch_say(k->j, "ending: %s", why);
-        fail(k, code);
+        if (!k->stays) { /* else it is the others' failure, and they tell it */
+            if (k->phase == RUN)
+                launch_say(k->j, "ending: %s", why);
+            fail(k, code);
+        }
         end_programs(k);
         return;
     }
@@ -383,7 +393,7 @@ static int advance(keeper *k)
             next = TRN_MIN(next, t->start_at);
             continue;
         }
-        if (t->stand_in && t->listen_fd < 0 && !launch_listen(t)) {
+        if (t->stand_in && t->listen_fd < 0 && !launch_listen(j, t)) {
             t->state = LAUNCH_ENDED;
             stand_in_ended(k, t);
             next = TRN_MIN(next, t->start_at);
@@ -460,8 +470,8 @@ static void turn(keeper *k, int timeout_ms)
  * ends the job. */
 static void last_word(keeper *k)
 {
-    if (k->j->report && any_program(k) && !k->abandoned)
-        launch_report_end(k->j, !k->failed, k->code, k->n_signals ? SECOND : 10 * SECOND);
+    if (k->j->report && (k->stays || any_program(k)) && !k->abandoned)
+        launch_report_end(k->j, k->stays || !k->failed, k->code, k->n_signals ? SECOND : 10 * SECOND);
 }
 
 static int keep(launch_job *j, int front, const sigset_t *mask)

@@ -9,7 +9,7 @@
 #include "cli/launch.h"
 
 #define SECOND UINT64_C(1000000000)
-enum { EVERY_MS = 2000, CALL_S = 3, STARTED_S = 5 };
+enum { EVERY_MS = 2000, STAY_MS = 500, CALL_S = 3, STARTED_S = 5, TOLD_S = 10, GONE_S = 20, QUEUE_GONE_S = 5 };
 
 typedef struct one_ps {
     const char *name, *address;
@@ -17,6 +17,7 @@ typedef struct one_ps {
     uint64_t next_log, log_every;
     bool told;          /* our last word */
     char error[256];    /* of the last try */
+    char running[256];  /* the programs that it waits for, by its last answer */
 } one_ps;
 
 typedef struct launch_report {
@@ -35,6 +36,7 @@ typedef struct launch_report {
     launch_word word;
     int code;
     char why[512];
+    uint64_t stay;    /* since when our program is done and we only wait for the others' end; 0 */
     bool last;        /* say the last word and end */
     bool done;        /* of the last word */
     int last_code;
@@ -55,6 +57,17 @@ static void set_word(launch_report *r, launch_word word, int code, const char *w
     pthread_mutex_unlock(&r->mu);
 }
 
+static void who_runs(one_ps *p, const json_t *tasks)
+{
+    const char *name;
+    json_t *t;
+    size_t n = 0;
+    p->running[0] = 0;
+    json_object_foreach ((json_t *)tasks, name, t)
+        if (n < sizeof p->running && strcmp(json_string_value(json_object_get(t, "state")) ?: "", "done") != 0)
+            n += (size_t)snprintf(p->running + n, sizeof p->running - n, "%s%s", n ? ", " : "", name);
+}
+
 static void hear(launch_report *r, one_ps *p, int status, const char *text)
 {
     json_t *root = json_loads(text, 0, NULL);
@@ -69,6 +82,7 @@ static void hear(launch_report *r, one_ps *p, int status, const char *text)
     } else {
         p->heard = trn_now_ns();
         p->error[0] = 0;
+        who_runs(p, json_object_get(root, "tasks"));
         if (json_is_true(json_object_get(root, "end"))) {
             int code = (int)json_integer_value(json_object_get(root, "code"));
             set_word(r, code ? LAUNCH_JOB_FAILED : LAUNCH_JOB_DONE, code, why ? why : "");
@@ -78,10 +92,10 @@ static void hear(launch_report *r, one_ps *p, int status, const char *text)
 }
 
 /* True: it has our word. */
-static bool tell(launch_report *r, one_ps *p, const char *state, int code)
+static bool tell(launch_report *r, one_ps *p, const char *state, int code, bool stays)
 {
     char path[512];
-    snprintf(path, sizeof path, "/job?task=%s&state=%s&code=%d&id=%s&from=%s", r->me->name, state, code, r->j->id, r->host);
+    snprintf(path, sizeof path, "/job?task=%s&state=%s&stays=%d&code=%d&id=%s&from=%s", r->me->name, state, stays, code, r->j->id, r->host);
     trn_sb body = {0};
     int status = 0;
     uint64_t before = p->heard;
@@ -120,6 +134,25 @@ static void complain(launch_report *r, one_ps *p)
     p->next_log = now + p->log_every;
 }
 
+/* Our program is done; a ps that ends says so before it goes. One that is restarted meanwhile must hear of us again, one that is silent for long has gone
+ * without a word (a done queue ends it, or a kill). */
+static void tell_and_stay(launch_report *r, one_ps *p, uint64_t since)
+{
+    bool heard = tell(r, p, "done", 0, true);
+    p->told |= heard;
+    uint64_t quiet = trn_now_ns() - (p->told ? p->heard : since);
+    uint64_t patience = !p->told ? TOLD_S : r->j->o->done_queue ? QUEUE_GONE_S : GONE_S;
+    if (!heard && quiet > patience * SECOND)
+        set_word(r, LAUNCH_JOB_DONE, 0, "its ps have gone");
+    uint64_t now = trn_now_ns();
+    if (p != r->ps || !p->running[0] || now - since < p->log_every)
+        return;
+    if (p->log_every)
+        launch_say(r->j, "%s is done since %.0f s; a server stands in for it until all are done; still there: %s (--leave-early would not wait)", r->me->name,
+                   (double)(now - since) / 1e9, p->running);
+    p->log_every = p->log_every ? p->log_every * 4 : 5 * SECOND;
+}
+
 static void *talk(void *arg)
 {
     launch_report *r = arg;
@@ -127,28 +160,30 @@ static void *talk(void *arg)
         pthread_mutex_lock(&r->mu);
         bool last = r->last, done = r->done;
         int code = r->last_code;
-        uint64_t by = r->last_by;
+        uint64_t by = r->last_by, stay = r->stay;
         pthread_mutex_unlock(&r->mu);
         bool all = true, all_heard = true;
         for (int i = 0; i < r->n; i++) {
             one_ps *p = &r->ps[i];
-            if (!last) {
-                if (tell(r, p, "run", 0))
+            if (!last && stay) {
+                tell_and_stay(r, p, stay);
+            } else if (!last) {
+                if (tell(r, p, "run", 0, false))
                     p->next_log = p->log_every = 0;
                 else
                     complain(r, p);
             } else if (!p->told) {
-                all &= p->told = tell(r, p, done ? "done" : "failed", code);
+                all &= p->told = tell(r, p, done ? "done" : "failed", code, false);
             }
             all_heard &= p->heard != 0;
         }
         if (last && (all || trn_now_ns() >= by))
             break;
         pthread_mutex_lock(&r->mu);
-        if (r->last == last) {
+        if (r->last == last && r->stay == stay) {
             struct timespec ts;
             clock_gettime(CLOCK_REALTIME, &ts);
-            uint64_t ns = (uint64_t)ts.tv_nsec + (last ? 200 : all_heard ? EVERY_MS : EVERY_MS / 4) * UINT64_C(1000000);
+            uint64_t ns = (uint64_t)ts.tv_nsec + (last ? 200 : stay ? STAY_MS : all_heard ? EVERY_MS : EVERY_MS / 4) * UINT64_C(1000000);
             ts.tv_sec += (time_t)(ns / SECOND);
             ts.tv_nsec = (long)(ns % SECOND);
             pthread_cond_timedwait(&r->changed, &r->mu, &ts);
@@ -201,6 +236,15 @@ launch_word launch_report_heard(launch_job *j, int *code, char *why, size_t n)
     snprintf(why, n, "%s", r->why);
     pthread_mutex_unlock(&r->mu);
     return w;
+}
+
+void launch_report_stay(launch_job *j)
+{
+    launch_report *r = j->report;
+    pthread_mutex_lock(&r->mu);
+    r->stay = trn_now_ns();
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->mu);
 }
 
 void launch_report_end(launch_job *j, bool done, int code, uint64_t ns)

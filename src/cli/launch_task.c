@@ -202,7 +202,7 @@ static words server_command(const launch_job *j, const launch_task *t, int lifel
         trn_sb list = {0};
         trn_sb_adds(&list, "");
         for (int i = 0; i < j->n; i++)
-            if (!j->tasks[i].server && j->tasks[i].member && (!o->end_with_chief || strcmp(j->tasks[i].job, "chief") == 0))
+            if (!t->stand_in && !j->tasks[i].server && j->tasks[i].member && (!o->end_with_chief || strcmp(j->tasks[i].job, "chief") == 0))
                 trn_sb_addf(&list, "%s%s", list.n ? "," : "", j->tasks[i].name);
         if (!o->done_queue && list.n)
             add(&w, trn_xasprintf("--await-done=%s", list.p));

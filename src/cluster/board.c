@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
-enum { MAX_AWAITED = 100000, HEAR_S = 10 }; /* how long the others have to hear of a failure */
+enum { HEAR_S = 10, STAYS_S = 10 }; /* how long the others have to hear of a failure, and those who only stay for that, of the end */
 
 typedef enum state { ABSENT, RUNS, DONE, FAILED } state;
 static const char *const state_names[] = {"absent", "run", "done", "failed"};
@@ -16,7 +16,8 @@ typedef struct row {
     char *task;
     state state;
     int code;
-    bool knows; /* was told that the job has failed */
+    bool knows; /* was told that the job has failed, or is over */
+    bool stays; /* its program is done, it asks until it is told that all are */
     uint64_t heard;
     char from[64];
 } row;
@@ -28,6 +29,7 @@ struct trn_board {
     int n, cap;
     uint64_t begin, wait_ns, silence_ns, next_log, log_every;
     uint64_t failed_at; /* 0: none has */
+    uint64_t done_at;   /* 0: not all are */
     int failed;         /* row */
     int fd;
 };
@@ -98,9 +100,17 @@ static row *find(trn_board *b, const char *task)
     return NULL;
 }
 
+static bool all_done(const trn_board *b)
+{
+    for (int i = 0; i < b->n; i++)
+        if (b->rows[i].state != DONE)
+            return false;
+    return b->n > 0;
+}
+
 static void take_word(trn_board *b, const char *query)
 {
-    char task[80], word[16] = "run", code[16] = "0", from[64] = "";
+    char task[80], word[16] = "run", code[16] = "0", from[64] = "", stays[4] = "0";
     if (!value_of(task, sizeof task, query, "task"))
         return;
     row *r = find(b, task);
@@ -109,6 +119,7 @@ static void take_word(trn_board *b, const char *query)
     value_of(word, sizeof word, query, "state");
     value_of(code, sizeof code, query, "code");
     value_of(from, sizeof from, query, "from");
+    r->stays = value_of(stays, sizeof stays, query, "stays") && stays[0] == '1';
     for (int s = RUNS; s <= FAILED; s++)
         if (strcmp(word, state_names[s]) == 0)
             r->state = (state)s;
@@ -119,18 +130,14 @@ static void take_word(trn_board *b, const char *query)
         b->failed_at = r->heard;
         b->failed = (int)(r - b->rows);
     }
-    r->knows = b->failed_at != 0;
+    if (!all_done(b))
+        b->done_at = 0;
+    else if (!b->done_at)
+        b->done_at = r->heard;
+    r->knows = b->failed_at || b->done_at;
     uint64_t one = 1;
     if (write(b->fd, &one, sizeof one) != (ssize_t)sizeof one)
         return;
-}
-
-static bool all_done(const trn_board *b)
-{
-    for (int i = 0; i < b->n; i++)
-        if (b->rows[i].state != DONE)
-            return false;
-    return b->n > 0;
 }
 
 static json_t *answer(trn_board *b)
@@ -219,6 +226,9 @@ static trn_board_state look(trn_board *b, uint64_t now, int *code, char *why, si
 {
     *code = 0;
     if (all_done(b)) {
+        for (int i = 0; i < b->n; i++)
+            if (b->rows[i].stays && !b->rows[i].knows && now < b->done_at + STAYS_S * SECOND)
+                return TRN_BOARD_OPEN;
         snprintf(why, n, "all %d programs of the job have ended", b->n);
         return TRN_BOARD_DONE;
     }

@@ -3,9 +3,10 @@
  * Every launcher of a program tells every ps, by GET /job on the ps' own port, that its task runs (every two seconds), and how it ended; the answer tells it
  * whether the job goes on. So the end of a job needs no other service, and works wherever the tasks can train at all.
  *
- *   GET /job?task=worker/1&state=run|done|failed&code=0&id=ID
+ *   GET /job?task=worker/1&state=run|done|failed&stays=1&code=0&id=ID
  *   {"task": "ps/0", "job": "ID", "version": "0.1.0", "time_us": …, "end": false, "code": 0, "why": "…", "tasks": {"worker/1": {"state": "run", …}}}
  *
+ * One that is done and stays (a server stands in for its program) goes on asking, and is told of the end before the ps goes.
  * Without a query it only tells; `trainera check` reads version and clock from it. A report for another job id is refused and says whose ps this is.
  * [any] Everything here is under one mutex.
  */

@@ -64,6 +64,33 @@ def until(what, seconds=PATIENCE, step=0.02):
     return what()
 
 
+# Worker 0 listens at its address and is done; worker 1 looks until somebody stands in there for it.
+STOOD_IN = """
+import os, socket, sys, time
+h, p = os.environ['TRAINERA_WORKER_HOSTS'].split(',')[0].split(':')
+if os.environ['TRAINERA_TASK_INDEX'] == '0':
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((h, int(p)))
+    s.listen()
+    sys.exit(0)
+end = time.time() + 60
+while time.time() < end:
+    got = b''
+    try:
+        s = socket.create_connection((h, int(p)), 5)
+        s.sendall(b'GET /status.json HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')
+        while chunk := s.recv(9999): got += chunk
+    except OSError:
+        pass
+    if got:
+        assert b'200' in got and b'"task":{"name":"worker/0"' in got and b'"stand_in":true' in got, got
+        sys.exit(0)
+    time.sleep(0.05)
+sys.exit('nobody stands in')
+"""
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.tmp = tempfile.TemporaryDirectory()
@@ -135,28 +162,7 @@ class Launch(Case):
 
     def test_a4_a_server_stands_in_for_a_worker_that_is_done(self):
         """A session that a slower worker opens asks every task of the cluster whether it is there; one that has ended must still answer."""
-        self.launch("--workers", "2", "--", sys.executable, "-c", """
-import os, socket, sys, time
-h, p = os.environ['TRAINERA_WORKER_HOSTS'].split(',')[0].split(':')
-if os.environ['TRAINERA_TASK_INDEX'] == '0':
-    s = socket.socket()
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind((h, int(p)))
-    s.listen()
-    sys.exit(0)
-end = time.time() + 60
-while time.time() < end:
-    try:
-        s = socket.create_connection((h, int(p)), 5)
-        s.sendall(b'GET /status.json HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')
-        got = b''
-        while chunk := s.recv(9999): got += chunk
-        assert b'200' in got and b'"task":{"name":"worker/0"' in got and b'"stand_in":true' in got, got
-        sys.exit(0)
-    except OSError:
-        time.sleep(0.05)
-sys.exit('nobody stands in')
-""")
+        self.launch("--workers", "2", "--", sys.executable, "-c", STOOD_IN)
 
     def test_ps_serves_from_the_start(self):
         self.launch("--workers", "2", "--", sys.executable, "-c",

@@ -19,7 +19,7 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_launch import BIN, PATIENCE, Case, cmdline, listens, processes, until  # noqa: E402
+from test_launch import BIN, PATIENCE, STOOD_IN, Case, cmdline, listens, processes, until  # noqa: E402
 
 HELD = []
 atexit.register(lambda: [s.close() for s in HELD])
@@ -221,8 +221,33 @@ class Known(Meet):
     def test_a4_a_worker_that_is_done_early_harms_nobody(self):
         spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
         ps = self.known("ps", 0, spec)
-        self.wait(self.known("worker", 0, spec))
+        self.wait(self.known("worker", 0, spec, "--leave-early"))
         self.assertIsNone(ps.poll())
+        self.wait(self.known("worker", 1, spec))
+        self.wait(ps)
+
+    def test_a4_a_server_stands_in_until_the_others_are_done(self):
+        """Also while the ps is started again, which then has to learn from it that its program is done."""
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps, first = self.known("ps", 0, spec), self.known("worker", 0, spec, program=(sys.executable, "-c", STOOD_IN))
+        done = lambda: b'"worker/0": {"state": "done"' in get(spec["ps"][0], "/job")
+        self.assertTrue(until(done, 60), first.log.read_text())
+        ps.kill()
+        ps.wait()
+        self.assertTrue(until(lambda: not listens(int(spec["ps"][0].split(":")[1])), 60))
+        ps = self.known("ps", 0, spec)
+        self.assertTrue(until(done, 60), ps.log.read_text())
+        self.wait(self.known("worker", 1, spec, program=(sys.executable, "-c", STOOD_IN)))
+        for p in (first, ps):
+            self.wait(p)
+        self.assertFalse(listens(int(spec["worker"][0].split(":")[1])))
+
+    def test_a4_who_stands_in_tells_for_whom_and_ends_on_request(self):
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps, first = self.known("ps", 0, spec), self.known("worker", 0, spec)
+        self.assertTrue(until(lambda: "still there: worker/1 (--leave-early would not wait)" in first.log.read_text(), 60), first.log.read_text())
+        first.terminate()
+        self.wait(first, 143)
         self.wait(self.known("worker", 1, spec))
         self.wait(ps)
 

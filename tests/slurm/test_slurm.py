@@ -26,7 +26,7 @@ ORDERS = {"first": "--ps 2", "roles": "--roles ps,worker,worker,worker,ps,worker
 SHOW = ("sh", "-c", "echo '{job_name} {task_index}' on $(hostname) as $SLURM_PROCID; echo spec $TF_CONFIG; sleep 1")
 
 TF_COUNTER = """
-import json, os, sys
+import json, os, pathlib, sys, time
 import tensorflow as tf
 v1 = tf.compat.v1
 v1.disable_v2_behavior()
@@ -43,10 +43,15 @@ with tf.device("/job:ps/task:0"):
     add = counter.assign_add(1)
 init = v1.train.SessionManager.__init__
 v1.train.SessionManager.__init__ = lambda self, *a, **k: init(self, *a, **{**k, "recovery_wait_secs": 1})
+gone = pathlib.Path("pid.1")
+while index == 2 and not (gone.exists() and not os.path.exists("/proc/" + gone.read_text())):  # its session has to ask worker/1, which has ended
+    time.sleep(0.1)
 with v1.train.MonitoredTrainingSession(master=server.target, is_chief=index == 0) as s:
     for _ in range(10):
         value = s.run(add)
 print("counter", value)
+pathlib.Path("tmp.%d" % index).write_text(str(os.getpid()))
+os.rename("tmp.%d" % index, "pid.%d" % index)
 """
 
 
@@ -155,7 +160,8 @@ class Slurm(unittest.TestCase):
 
     @unittest.skipUnless(PYTHON, "TENSORFLOW=python names none")
     def test_tensorflows_resolver_in_the_same_job(self):
-        """Workers are TensorFlow's own servers that find each other by SlurmClusterResolver; the ps are ours, and at the same addresses."""
+        """Workers are TensorFlow's own servers that find each other by SlurmClusterResolver; the ps are ours, and at the same addresses. A session that is
+        opened when another worker has ended already finds somebody at its address."""
         (self.dir / "counter.py").write_text(TF_COUNTER)
         out, err = self.srun("-N2", "-n4", BIN, "launch", "--ps", "1", "--port-base", "8888", "--log-dir=", "--", PYTHON, "counter.py", timeout=400)
         self.assertEqual(max(int(n) for n in re.findall(r"counter (\d+)", out)), 30, out + err)

@@ -251,6 +251,8 @@ void launch_report_end(launch_job *j, bool done, int code, uint64_t ns)
 {
     launch_report *r = j->report;
     pthread_mutex_lock(&r->mu);
+    for (int i = 0; i < r->n && r->stay && r->word == LAUNCH_GO_ON; i++)
+        r->ps[i].told = false; /* we go before the job is over: nobody has to tell us */
     r->last = true;
     r->done = done;
     r->last_code = code;

@@ -191,8 +191,8 @@ static void batch_part(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-/* Halves as float, bytes as int32; everything else as it is. */
-static trn_err computable(trn_tensor **out, const trn_tensor *x)
+/* Halves as float, bytes as int32 or, when a half comes out, as float; everything else as it is. */
+static trn_err computable(trn_tensor **out, const trn_tensor *x, trn_dtype to)
 {
     if (trn_is_half(x->dtype))
         return widened(out, x);
@@ -200,9 +200,12 @@ static trn_err computable(trn_tensor **out, const trn_tensor *x)
         *out = trn_tensor_ref(x);
         return TRN_OK;
     }
-    TRN_TRY(trn_tensor_new(out, TRN_INT32, &x->shape));
+    TRN_TRY(trn_tensor_new(out, trn_is_half(to) ? TRN_FLOAT : TRN_INT32, &x->shape));
     for (int64_t i = 0; i < x->count; i++)
-        TRN_DATA_MUT(*out, int32_t)[i] = (int32_t)trn_int_at(x, i);
+        if (trn_is_half(to))
+            TRN_DATA_MUT(*out, float)[i] = (float)trn_int_at(x, i);
+        else
+            TRN_DATA_MUT(*out, int32_t)[i] = (int32_t)trn_int_at(x, i);
     return TRN_OK;
 }
 
@@ -231,9 +234,9 @@ static trn_err batch_matmul(trn_kctx *k, bool broadcast, trn_dtype to)
     TRN_TRY(trn_out_new(&y, k, 0, to, &s));
     if (!count)
         return TRN_OK;
-    trn_err e = computable(&wa, a);
+    trn_err e = computable(&wa, a, to);
     if (!e)
-        e = computable(&wb, b);
+        e = computable(&wb, b, to);
     if (!e && trn_is_half(to))
         e = trn_tensor_new(&wy, TRN_FLOAT, &s);
     else if (!e)
@@ -262,12 +265,13 @@ static trn_err batch_matmul(trn_kctx *k, bool broadcast, trn_dtype to)
 }
 static trn_err k_batch_matmul(trn_kctx *k) { return batch_matmul(k, false, trn_in(k, 0)->dtype); }
 static trn_err k_batch_matmul_v2(trn_kctx *k) { return batch_matmul(k, true, trn_in(k, 0)->dtype); }
-/* One type throughout, or bytes that give int32, as TensorFlow's CPU kernels have it. */
+/* One type throughout, bytes that give int32, or a bfloat16 and bytes that give bfloat16, as TensorFlow's CPU kernels have it. */
 static trn_err k_batch_matmul_v3(trn_kctx *k)
 {
     trn_dtype a = trn_in(k, 0)->dtype, b = trn_in(k, 1)->dtype, to = trn_attr_type(k->node, "Tout");
-    bool bytes = (a == TRN_INT8 || a == TRN_UINT8) && (b == TRN_INT8 || b == TRN_UINT8) && to == TRN_INT32;
-    if (!bytes && (a != b || a != to))
+    bool a8 = a == TRN_INT8 || a == TRN_UINT8, b8 = b == TRN_INT8 || b == TRN_UINT8;
+    bool mixed = a8 && b8 ? to == TRN_INT32 : (a8 || b8) && (a == TRN_BFLOAT16 || b == TRN_BFLOAT16) && to == TRN_BFLOAT16;
+    if (!mixed && (a != b || a != to))
         return trn_errorf(TRN_UNIMPLEMENTED, "%s times %s to %s", trn_dtype_name(a), trn_dtype_name(b), trn_dtype_name(to));
     return batch_matmul(k, true, to);
 }

@@ -31,3 +31,9 @@ def cases_matmul(rng, quick):
     for ta in (np.int8, np.uint8):
         for tb in (np.int8, np.uint8):
             yield C("BatchMatMulV3", [rand(rng, ta, (2, 3, 4), -100, 100), rand(rng, tb, (2, 4, 5), -100, 100)], Tout=tf.int32)
+    half = tf.bfloat16.as_numpy_dtype
+    for t in (np.int8, np.uint8):
+        bytes_, halves = rand(rng, t, (2, 4, 3), 0, 100), rand(rng, np.float32, (2, 5, 4), -3, 3).astype(half)
+        yield C("BatchMatMulV3", [bytes_, halves], Tout=tf.bfloat16, adj_x=True, adj_y=True, tol=2e-2, atol=1)
+        yield C("BatchMatMulV3", [halves, bytes_], Tout=tf.bfloat16, tol=2e-2, atol=1)
+        yield C("BatchMatMulV3", [halves, np.zeros((2, 4, 0), t)], Tout=tf.bfloat16)

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -18,12 +19,27 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_launch import BIN, PATIENCE, until  # noqa: E402
-from test_rendezvous import free_port, get  # noqa: E402
+from test_rendezvous import HELD, free_port, get  # noqa: E402
 
 
 def trainera(*args, **env):
     r = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=PATIENCE * 2, env={**{k: v for k, v in os.environ.items() if k != "TF_CONFIG"}, **env})
     return r.returncode, r.stdout, r.stderr
+
+
+def first_port(*offsets):
+    """A port that, with those that far behind it, nobody else can get until we end."""
+    while True:
+        base, held = random.randrange(20000, 30000), []  # below what the kernel gives away
+        try:
+            for i in offsets:
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", base + i))  # fails when anybody has it
+                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a task may have it beside us
+            HELD.extend(held)
+            return base
+        except OSError:
+            [s.close() for s in held]
 
 
 class Check(unittest.TestCase):
@@ -179,7 +195,7 @@ class Init(unittest.TestCase):
             ssh.write_text('#!/bin/bash\nwhile [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done; shift; exec bash -c "$*"\n')
             ssh.chmod(0o755)
             (pathlib.Path(d) / "trainera").symlink_to(BIN)
-            base = 20000 + os.getpid() % 20000
+            base = first_port(0, 100, 101)
             text = self.write("ssh", "--hosts", "localhost", "--ps", "1", "--workers", "2", "--port", str(base), "--", "sh", "-c", "echo I am {job_name}/{task_index} of {worker_hosts}; sleep 1")
             r = subprocess.run(["bash"], input=text, cwd=d, capture_output=True, text=True, timeout=PATIENCE * 2, env={**os.environ, "PATH": f"{d}:{os.environ['PATH']}"})
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)

@@ -3,6 +3,7 @@
 
     TRAINERA_BIN=build/trainera tests/cli/test_cli.py [-v] [name…]
 """
+import atexit
 import json
 import os
 import pathlib
@@ -19,10 +20,17 @@ BIN = os.environ.get("TRAINERA_BIN") or str(pathlib.Path(__file__).resolve().par
 PATIENCE = 30
 
 
+HELD = []
+atexit.register(lambda: [s.close() for s in HELD])
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that the kernel gives to nobody else until we end: bound, but not listening, so that a task can have it."""
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    HELD.append(s)
+    return s.getsockname()[1]
 
 
 def clean_env(**more):

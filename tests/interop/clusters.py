@@ -13,16 +13,17 @@ BIN = os.environ.get("TRAINERA_BIN") or str(HERE.parents[1] / "build" / "trainer
 PATIENCE = 60
 
 
+HELD = []
+
+
 def free_ports(n):
-    """Ports that are free now; all are held until all are found, so they differ."""
-    socks = [socket.socket() for _ in range(n)]
-    try:
-        for s in socks:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in socks]
-    finally:
-        for s in socks:
-            s.close()
+    """Ports that the kernel gives to nobody else until we end, not as the near end of a connection either: bound, but not listening, so that a task can have them."""
+    for _ in range(n):
+        s = socket.socket()
+        s.bind(("127.0.0.1", 0))
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        HELD.append(s)
+    return [s.getsockname()[1] for s in HELD[len(HELD) - n:]]
 
 
 class Task:

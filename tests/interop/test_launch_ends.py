@@ -70,16 +70,14 @@ def test_a1_done_queue(ps):
 
 def test_a1_until_done(ps):
     """A ps that knows no worker at all serves whoever comes, and ends when they have closed their sessions and left."""
-    a, = free_ports(1)
+    a, b = free_ports(2)
     p = ps("--until-done", ps=[f"localhost:{a}"])
     program = f"""
 import tensorflow as tf
 v1 = tf.compat.v1
 v1.disable_v2_behavior()
 from tensorflow.core.protobuf import tensorflow_server_pb2 as pb
-import socket
-s = socket.socket(); s.bind(("", 0)); port = s.getsockname()[1]; s.close()
-server = tf.distribute.Server({{"ps": ["localhost:{a}"], "worker": {{5: "localhost:%d" % port}}}}, job_name="worker", task_index=5)
+server = tf.distribute.Server({{"ps": ["localhost:{a}"], "worker": {{5: "localhost:{b}"}}}}, job_name="worker", task_index=5)
 with tf.device("/job:ps/task:0"):
     x = v1.get_variable("x", [], initializer=v1.zeros_initializer())
 with tf.device("/job:worker/task:5"):

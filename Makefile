@@ -18,7 +18,7 @@ check: ## the unit tests: under a minute, no TensorFlow
 	@tools/setup build check
 	@tools/run-tests unit
 
-test: ## everything that must pass: unit, sanitizers, fuzzers 8 s each, the real TensorFlow
+test: ## everything that must pass: unit, sanitizers, fuzzers 20 s each, the real TensorFlow
 	@tools/setup build check fuzz slurm browser
 	@tools/run-tests unit cluster slurm asan tsan fuzz interop interop-2.21 interop-1.15 interop-asan parity programs ops parity-asan
 

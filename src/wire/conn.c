@@ -10,6 +10,7 @@ enum {
     BEHIND = 16 << 10,     /* room for the next frame's head and some of its payload behind a direct read */
     READ_TURN = 8 << 20,   /* bytes per wake-up: window updates and other connections get their turn */
     WRITE_TURN = 32 << 20,
+    LOW_MAX = 256 << 10,   /* inside a large frame we are woken for this much, or its end */
     MAX_IOV = 256,
 };
 
@@ -174,6 +175,15 @@ static ssize_t read_socket(trn_conn *c, struct iovec iov[2], int n)
     return k;
 }
 
+/* A frame comes to its end before its sender can say anything else, so nothing is missed by sleeping until a good part of it is there; woken for every
+ * segment, this thread would do the kernel's receive work beside the sender's. A socket that is short of memory wakes us all the same. */
+static void set_low(trn_conn *c, size_t left)
+{
+    int low = left >= LOW_MAX / 4 ? (int)TRN_MIN(left, (size_t)LOW_MAX) : 0;
+    if (low != c->low && setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0)
+        c->low = low;
+}
+
 /* False: the connection is over and c must not be touched. */
 static bool read_turn(trn_conn *c)
 {
@@ -232,6 +242,8 @@ static bool read_turn(trn_conn *c)
         c->rx_ns = trn_now_ns();
     c->ping_ns = 0;
     if (c->h2) {
+        uint8_t *dest;
+        set_low(c, trn_h2_want(c->h2, &dest));
         if (!trn_h2_in_headers(c->h2))
             c->header_ns = 0;
         else if (c->header_ns == 0)
@@ -279,6 +291,11 @@ static void on_tick(void *arg)
         next = heard + interval;
         if (c->ping_ns && now - TRN_MAX(c->ping_ns, c->tx_ns) >= c->keepalive_ns) {
             lose(c, lost_error(c, "it does not answer PING"));
+            return;
+        }
+        if (c->low && silent >= interval) { /* what has come of the frame counts as a word, too; the answer to a PING would be behind it */
+            set_low(c, 0);
+            trn_timer_start(c->loop, &c->tick, now + TRN_MIN(interval, c->patience_ns), on_tick, c);
             return;
         }
         if (!c->ping_ns && silent >= interval && trn_h2_streams(c->h2) > 0) {

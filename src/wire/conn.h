@@ -36,6 +36,7 @@ typedef struct trn_conn {
     bool blocked;                       /* the socket is full: EPOLLOUT continues */
     bool reading;                       /* its bytes are being handled: it cannot be written now */
     bool ready;                         /* the handshake is over (first SETTINGS, or a whole HTTP/1 request) */
+    int low;                            /* bytes that the socket waits for before it wakes us; 0: any */
     uint64_t start_ns, rx_ns;           /* rx: last time anything came */
     uint64_t tx_ns;                     /* last time a full socket had room again */
     uint64_t ping_ns;                   /* sent, no byte since; 0: none */

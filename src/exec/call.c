@@ -14,6 +14,7 @@ struct fncache {
     trn_mutex mu;
     trn_map *map;   /* key → trn_plan, one reference each */
     trn_map *funcs; /* key → trn_func, those that somebody keeps; one reference each */
+    trn_map *far;   /* key and device → trn_far, what other tasks have of them; one reference each; NULL: none so far */
 };
 
 fncache *trn_fncache__new(void)
@@ -27,11 +28,14 @@ fncache *trn_fncache__new(void)
 
 static void plan_drop(void *p) { trn_plan_unref(p); }
 static void func_drop(void *p) { trn_func_unref(p); }
+static void far_drop(void *p) { trn_far_unref(p); }
 
 void trn_fncache__free(fncache *c)
 {
     trn_map_free(c->map, plan_drop);
     trn_map_free(c->funcs, func_drop);
+    if (c->far)
+        trn_map_free(c->far, far_drop);
     trn_mutex_fini(&c->mu);
     free(c);
 }
@@ -89,6 +93,30 @@ static void add_func(trn_sb *s, const trn_func_ref *f)
         }
     }
     trn_sb_adds(s, ")");
+}
+
+void trn_fncache__key(trn_sb *s, const trn_func_ref *f) { add_func(s, f); }
+
+trn_far *trn_fncache__far(fncache *c, const trn_sb *key)
+{
+    trn_lock(&c->mu);
+    trn_far *f = c->far ? trn_map_get(c->far, key->p, key->n) : NULL;
+    if (f)
+        atomic_fetch_add_explicit(&f->ref, 1, memory_order_relaxed);
+    trn_unlock(&c->mu);
+    return f;
+}
+
+void trn_fncache__keep_far(fncache *c, const trn_sb *key, trn_far *f)
+{
+    trn_lock(&c->mu);
+    if (!c->far)
+        c->far = trn_map_new();
+    if (!trn_map_get(c->far, key->p, key->n)) {
+        atomic_fetch_add_explicit(&f->ref, 1, memory_order_relaxed);
+        trn_map_put(c->far, key->p, key->n, f);
+    }
+    trn_unlock(&c->mu);
 }
 
 /* ---- bodies ----------------------------------------------------------------------------------------------------- */

@@ -103,6 +103,11 @@ fncache *trn_fncache__new(void);
 void trn_fncache__free(fncache *c);
 void trn_exec__call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 trn_err trn_exec__call_node(trn_kctx *k); /* kernel of KIND_CALL */
+void trn_fncache__key(trn_sb *s, const trn_func_ref *f); /* adds what tells it from others of the same graph */
+struct trn_far *trn_fncache__far(fncache *c, const trn_sb *key); /* a reference, or NULL */
+void trn_fncache__keep_far(fncache *c, const trn_sb *key, struct trn_far *f); /* unless there is one; takes a reference of its own */
+/* far.c */
+void trn_exec__call_on(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 
 /* The body of a function as a graph for this task: lowered, pruned, optimised. */
 trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f) TRN_MUST_USE;

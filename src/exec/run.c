@@ -665,6 +665,7 @@ static trn_resmgr *api_step_resmgr(const trn_kctx *k)
 static const trn_step_api step_api = {
     .done = api_done,
     .call = trn_exec__call,
+    .call_on = trn_exec__call_on,
     .parallel_for = api_parallel_for,
     .threads = api_threads,
     .check_path = api_check_path,

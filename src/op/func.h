@@ -31,6 +31,8 @@ struct trn_func {
 trn_err trn_k_func(trn_func **out, trn_kctx *k, const trn_func_ref *f) TRN_MUST_USE;
 /* [any] A GraphDef as a function without arguments: its _Retval nodes are the results. It brings its own library. */
 trn_err trn_k_graph(trn_func **out, trn_kctx *k, const void *graph_def, size_t n) TRN_MUST_USE;
+/* [any] trn_k_call on a device of this task or of another one; what its name leaves out is the node's. Results are of the node's output types. */
+void trn_k_call_on(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 trn_func *trn_func_ref_add(trn_func *f);
 void trn_func_unref(trn_func *f);
 /* [any] The same function with kernel states of its own (random generators, counters start anew): what one iterator, one client has. */

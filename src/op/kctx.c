@@ -116,6 +116,11 @@ void trn_k_done(trn_kctx *k, trn_err err)
     k->step->api->done(k, err);
 }
 
+void trn_k_call_on(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg)
+{
+    k->step->api->call_on(k, device, f, args, n_args, done, arg);
+}
+
 void trn_k_call(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg)
 {
     k->step->api->call(k, f, args, n_args, done, arg);

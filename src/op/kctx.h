@@ -12,6 +12,7 @@
 typedef struct trn_step_api {
     void (*done)(trn_kctx *k, TRN_OWN trn_err err);
     void (*call)(trn_kctx *k, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
+    void (*call_on)(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
     void (*parallel_for)(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg);
     int (*threads)(const trn_kctx *k);
     trn_err (*check_path)(const trn_kctx *k, const char *path);

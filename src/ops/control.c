@@ -478,24 +478,16 @@ static trn_err remote_call(trn_kctx *k)
     const trn_tensor *t = trn_in(k, 0);
     TRN_CHECK_ARG(t->count == 1, "target must be one string");
     size_t n;
-    const char *target = trn_tensor_str_at(t, 0, &n), *here = k->node->device;
-    const char *end = strstr(here, "/device:");
-    size_t task = end ? (size_t)(end - here) : strlen(here);
-    if (n > 0 && target[0] == '/' && strncmp(target, "/device:", TRN_MIN(n, 8)) != 0 && task > 0 &&
-        (n < task || memcmp(target, here, task) != 0))
-        return trn_errorf(TRN_UNIMPLEMENTED, "RemoteCall to %.*s: functions are called on their own task (%s) only", (int)n, target, here);
+    const char *target = trn_tensor_str_at(t, 0, &n);
     const trn_func_ref *f = trn_attr_func(k->node, "f");
     if (!f || n == 0)
         return trn_ops_call(k, f, 1);
-    /* The body runs as if it had been placed there: resources say which device they are on. */
-    trn_attr *attrs = trn_xalloc(((size_t)f->n_attrs + 1) * sizeof *attrs);
+    trn_tensor **args = tensors_of(k, 1);
     char *device = trn_xstrndup(target, n);
-    memcpy(attrs, f->attrs, (size_t)f->n_attrs * sizeof *attrs);
-    attrs[f->n_attrs] = (trn_attr){.name = TRN_CALL_TARGET, .kind = TRN_ATTR_STRING, .v.s = {device, n}};
-    trn_err err = trn_ops_call(k, &(trn_func_ref){.name = f->name, .n_attrs = f->n_attrs + 1, .attrs = attrs}, 1);
-    free(attrs);
+    trn_k_call_on(k, device, f, args, k->n_in - 1, called, k); /* k may be gone after this */
     free(device);
-    return err;
+    free(args);
+    return TRN_OK;
 }
 
 /* TensorFlow's idea of truth: a scalar that is not zero (or empty), else any tensor that has elements. */

@@ -34,6 +34,12 @@ typedef struct local {
     trn_err why;  /* aborted */
 } local;
 
+void trn_far_unref(trn_far *f)
+{
+    if (f && atomic_fetch_sub_explicit(&f->ref, 1, memory_order_acq_rel) == 1)
+        f->type->free(f);
+}
+
 trn_rdv *trn_rdv_ref(trn_rdv *r)
 {
     atomic_fetch_add_explicit(&r->ref, 1, memory_order_relaxed);

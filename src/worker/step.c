@@ -217,7 +217,7 @@ static void step_free(trn_rdv *rdv)
     free(st);
 }
 
-static const trn_rdv_type step_type = {step_send, step_recv, step_abort, step_free};
+static const trn_rdv_type step_type = {step_send, step_recv, step_abort, step_free, trn_wstep_place};
 
 trn_rdv *trn_wstep_rdv(trn_wstep *st)
 {

@@ -109,6 +109,9 @@ size_t trn_worker_steps_count(trn_worker *w);
 /* Ids of steps older than `before_ns` that no run of ours has touched. */
 int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, int max);
 
+/* far.c: a graph of ours on another task of the step's session */
+void trn_wstep_place(trn_rdv *rdv, const char *job, int task, const trn_sb *graph, trn_cancel *c, trn_far_made done, void *arg);
+
 /* ---- pushing (push.c) */
 trn_err trn_outbox_push(trn_outbox *o, trn_wstep *st, const char *key, trn_tensor *t, bool dead) TRN_MUST_USE;
 void trn_outbox_take(trn_outbox *o, trn_wstep *st, trn_out_msg *into); /* what has not left yet */

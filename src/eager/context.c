@@ -4,12 +4,9 @@
 
 #include "eager/eager_int.h"
 #include "graph/graph_priv.h"
+#include "tensor/tensor_pb.h"
 
 #define SWEEP_NS 1000000000ull
-
-typedef struct handle_key {
-    int64_t op_id, output;
-} handle_key;
 
 static void unref_tensor(void *t) { trn_tensor_unref(t); }
 static void unref_plan(void *p) { trn_plan_unref(p); }
@@ -25,6 +22,7 @@ trn_ectx *trn_ectx_new(trn_eager *e, uint64_t id, uint64_t view, uint64_t keep_n
     c->seen_ns = trn_now_ns();
     trn_mutex_init(&c->mu, TRN_RANK_WORKER);
     c->handles = trn_map_new();
+    c->packed = trn_map_new();
     c->plans = trn_map_new();
     c->divided = trn_map_new();
     c->steps = trn_map_new();
@@ -44,6 +42,7 @@ void trn_ectx_unref(trn_ectx *c)
     if (!c || atomic_fetch_sub_explicit(&c->ref, 1, memory_order_acq_rel) != 1)
         return;
     trn_map_free(c->handles, unref_tensor);
+    trn_map_free(c->packed, trn_epacked_unref);
     trn_map_free(c->plans, unref_plan);
     trn_map_free(c->divided, trn_divided_free);
     trn_edevices_unref(c->devices);
@@ -74,7 +73,7 @@ trn_err trn_ectx_find(trn_ectx **out, trn_eager *e, uint64_t id)
 
 void trn_ectx_put(trn_ectx *c, int64_t op_id, int output, trn_tensor *t)
 {
-    handle_key k = {op_id, output};
+    trn_ehandle_key k = {op_id, output};
     trn_lock(&c->mu);
     trn_tensor *old = trn_map_put(c->handles, &k, sizeof k, trn_tensor_ref(t));
     trn_unlock(&c->mu);
@@ -88,7 +87,7 @@ static trn_err no_handle(const Tensorflow__Eager__RemoteTensorHandle *h)
 
 trn_err trn_ectx_get(trn_tensor **out, trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h)
 {
-    handle_key k = {h->op_id, h->output_num};
+    trn_ehandle_key k = {h->op_id, h->output_num};
     trn_lock(&c->mu);
     trn_tensor *t = trn_map_get(c->handles, &k, sizeof k);
     if (t)
@@ -102,14 +101,24 @@ trn_err trn_ectx_get(trn_tensor **out, trn_ectx *c, const Tensorflow__Eager__Rem
 
 trn_err trn_ectx_drop(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h)
 {
-    handle_key k = {h->op_id, h->output_num};
+    trn_ehandle_key k = {h->op_id, h->output_num};
     trn_lock(&c->mu);
     trn_tensor *t = trn_map_del(c->handles, &k, sizeof k);
     trn_unlock(&c->mu);
     if (!t)
-        return no_handle(h);
+        return trn_ectx__unpack(c, &k) ? TRN_OK : no_handle(h);
     trn_tensor_unref(t);
     return TRN_OK;
+}
+
+trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
+{
+    trn_err err = trn_tensor_from_pb(out, pb);
+    if (!err)
+        return TRN_OK;
+    trn_err said = trn_errorf(trn_err_code(err), "Unable to parse tensor proto: %s", trn_err_msg(err));
+    trn_err_free(err);
+    return said;
 }
 
 /* ---- functions ------------------------------------------------------------------------------------------------------ */
@@ -272,7 +281,7 @@ trn_eager_stats trn_eager_count(trn_eager *e)
     for (size_t it = 0; trn_map_next(e->contexts, &it, &key, &len, &v);) {
         trn_ectx *c = v;
         trn_lock(&c->mu);
-        st.handles += trn_map_count(c->handles);
+        st.handles += trn_map_count(c->handles) + trn_map_count(c->packed);
         st.plans += trn_map_count(c->plans) + trn_map_count(c->divided);
         st.functions += trn_funclib_count(c->lib);
         for (const trn_erun *r = c->running; r; r = r->next)

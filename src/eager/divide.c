@@ -48,10 +48,16 @@ typedef struct job {
     trn_cancel *cancel;
     trn_eager_done done;
     void *arg;
-    int n;
+    int n;           /* what comes: the inputs, those of packed ones member by member */
     trn_tensor **in; /* NULL: elsewhere */
     trn_dtype *type;
     int *dev;
+    const Tensorflow__Eager__Operation__Input **input; /* how another task is told of it */
+    int *first;          /* by input: where it is among them */
+    int *packed;         /* by input: how many members; 0: it is not packed */
+    trn_epacked **held;  /* by input: keeps them */
+    size_t n_held;
+    bool any_packed;
     trn_sb key;
     /* of the one that builds */
     divided *made;
@@ -137,8 +143,9 @@ void trn_edevices_unref(trn_edevices *d)
     free(d);
 }
 
-static int find_device(const trn_devset *set, const char *text)
+int trn_edevices_find(const trn_edevices *d, const char *text)
 {
+    const trn_devset *set = &d->set;
     for (int i = 0; i < set->n; i++)
         if (strcmp(set->dev[i].name, text) == 0)
             return i;
@@ -173,25 +180,92 @@ static void pin(trn_graph *g, trn_gnode *nd, const trn_devset *set, int dev)
     nd->n.device = trn_arena_strdup(g->arena, set->dev[dev].name);
 }
 
-static trn_err pin_args(const job *j, trn_graph *g)
+/* The context's devices, and behind them a composite one for every set of devices that a packed input is on. */
+typedef struct places {
+    trn_devset set;
+    int n_composites;
+    trn_composite *composite;
+    int *of; /* by input: its composite; -1: none */
+} places;
+
+static int composite_of(places *p, const job *j, trn_device *dev, int input)
 {
+    const int *member = &j->dev[j->first[input]], n = j->packed[input];
+    for (int i = 0; i < p->n_composites; i++)
+        if (p->composite[i].n == n && memcmp(p->composite[i].member, member, sizeof *member * (size_t)n) == 0)
+            return i;
+    dev[p->set.n] = (trn_device){trn_arena_printf(j->arena, "%s/device:" TRN_COMPOSITE ":%d", j->session->task, p->n_composites), j->session->task, TRN_COMPOSITE, 0};
+    p->composite[p->n_composites] = (trn_composite){p->set.n++, n, member};
+    return p->n_composites++;
+}
+
+static void find_places(places *p, const job *j)
+{
+    size_t n = j->op->n_op_inputs;
+    *p = (places){.set = j->devices->set, .composite = trn_arena_alloc(j->arena, sizeof *p->composite * (n + 1)), .of = trn_arena_alloc(j->arena, sizeof *p->of * (n + 1))};
+    trn_device *dev = trn_arena_alloc(j->arena, sizeof *dev * ((size_t)p->set.n + n));
+    memcpy(dev, p->set.dev, sizeof *dev * (size_t)p->set.n);
+    p->set.dev = dev;
+    bool function = trn_funclib_has(j->lib, j->op->name); /* a single op has them stacked */
+    for (size_t k = 0; k < n; k++)
+        p->of[k] = function && j->packed[k] > 1 ? composite_of(p, j, dev, (int)k) : -1;
+}
+
+static void set_index(trn_graph *g, trn_gnode *nd, int index)
+{
+    trn_attr at = trn_attr__int("index", index);
+    trn_gnode__set_attr(nd, g->arena, &at);
+}
+
+static trn_err check_type(const job *j, const trn_gnode *nd, int at)
+{
+    trn_dtype want = trn_attr_type(&nd->n, "T");
+    if (want == j->type[at])
+        return TRN_OK;
+    return trn_errorf(TRN_INVALID_ARGUMENT, "%s: argument %" PRId64 " ('%s') is %s, not %s", j->op->name, trn_attr_int(&nd->n, "index"), nd->n.name, trn_dtype_name(want),
+                      trn_dtype_name(j->type[at]));
+}
+
+static trn_err pin_args(const job *j, trn_graph *g, const places *p)
+{
+    bool by_input = trn_funclib_has(j->lib, j->op->name);
+    int n = by_input ? (int)j->op->n_op_inputs : j->n;
     for (int i = 0; i < g->n; i++) {
         trn_gnode *nd = g->node[i];
         if (!nd || !trn_gnode__is(nd, "_Arg"))
             continue;
         int64_t index = trn_attr_int(&nd->n, "index");
-        if (index < 0 || index >= j->n)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: argument %" PRId64 " is missing: there are %d", j->op->name, index, j->n);
-        if (trn_attr_type(&nd->n, "T") != j->type[index])
-            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: argument %" PRId64 " ('%s') is %s, not %s", j->op->name, index, nd->n.name, trn_dtype_name(trn_attr_type(&nd->n, "T")),
-                              trn_dtype_name(j->type[index]));
-        pin(g, nd, &j->devices->set, j->dev[index]);
+        if (index < 0 || index >= n)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: argument %" PRId64 " is missing: there are %d", j->op->name, index, n);
+        int at = by_input ? j->first[index] : (int)index, composite = by_input ? p->of[index] : -1;
+        TRN_TRY(check_type(j, nd, at));
+        pin(g, nd, &p->set, composite >= 0 ? p->composite[composite].dev : j->dev[at]);
+        if (composite < 0 && at != index)
+            set_index(g, nd, at);
+    }
+    return TRN_OK;
+}
+
+/* Everybody takes the member of its own device. */
+static trn_err take_members(const job *j, trn_graph *g, const places *p)
+{
+    if (!p->n_composites)
+        return TRN_OK;
+    TRN_TRY(trn_graph_replicate(g, &p->set, p->composite, p->n_composites));
+    for (int i = 0; i < g->n; i++) {
+        trn_gnode *nd = g->node[i];
+        if (!nd || !trn_gnode__is(nd, "_Arg") || !trn_node_attr(&nd->n, "sub_index"))
+            continue;
+        int at = j->first[trn_attr_int(&nd->n, "index")] + (int)trn_attr_int(&nd->n, "sub_index");
+        TRN_TRY(check_type(j, nd, at));
+        set_index(g, nd, at);
+        trn_gnode__del_attr(nd, "sub_index");
     }
     return TRN_OK;
 }
 
 /* A result is where the program says that it is made; nothing said: here. Resources stay with what made them anyway. */
-static void pin_rets(trn_graph *g)
+static void pin_rets(trn_graph *g, const places *p)
 {
     for (int i = 0; i < g->n; i++) {
         trn_gnode *nd = g->node[i];
@@ -202,6 +276,8 @@ static void pin_rets(trn_graph *g)
             from = g->node[from->in[0].node];
         const trn_attr *with = trn_node_attr(&from->n, "_class");
         trn_dtype t = trn_attr_type(&nd->n, "T");
+        if (from->dev >= p->set.n - p->n_composites)
+            continue; /* a packed argument is on no device that could hold a result */
         if (with)
             trn_gnode__set_attr(nd, g->arena, with);
         else if (trn_gnode__is(from, "_Arg") || (*from->n.device && t != TRN_VARIANT && (t != TRN_RESOURCE || from->n.def)))
@@ -229,24 +305,24 @@ static void drop_ctl_rets(trn_graph *g)
         trn_graph_remove(g, nd->id);
 }
 
-static trn_err place(trn_graph *g, const job *j, const trn_devset *set)
+static trn_err place(trn_graph *g, const job *j, const places *p)
 {
-    trn_err err = pin_args(j, g);
-    if (err)
-        return err;
-    pin_rets(g);
+    TRN_TRY(pin_args(j, g, p));
+    pin_rets(g, p);
     TRN_TRY(trn_graph_lower(g));
     TRN_TRY(trn_graph_check_ops(g));
     trn_graph_note_ops(g);
     drop_ctl_rets(g);
-    trn_opt_opts opt = {.fold = true, .cse = true, .identity = true, .simplify = true, .fuse = true, .fuse_task = j->session->task};
+    bool all = !p->n_composites; /* where a node is decides which member of a packed argument it takes: none may go */
+    trn_opt_opts opt = {.fold = true, .cse = true, .identity = all, .simplify = all, .fuse = all, .fuse_task = j->session->task};
     TRN_TRY(trn_graph_optimise(g, &opt, trn_exec_eval));
-    TRN_TRY(trn_graph_place(g, set, &(trn_place_opts){.soft = true}));
+    TRN_TRY(trn_graph_place(g, &p->set, &(trn_place_opts){.soft = true}));
     TRN_TRY(trn_graph_place_errors(g));
     keep_variants(g);
-    return TRN_OK;
+    return take_members(j, g, p);
 }
 
+/* Our first device goes without saying, as TensorFlow's does. */
 static void note_rets(divided *d, const trn_graph *g, const trn_devset *set)
 {
     for (int i = 0; i < g->n; i++)
@@ -254,26 +330,26 @@ static void note_rets(divided *d, const trn_graph *g, const trn_devset *set)
             d->n_rets = TRN_MAX(d->n_rets, (int)trn_attr_int(&g->node[i]->n, "index") + 1);
     d->ret_device = trn_arena_alloc(d->arena, (size_t)(d->n_rets + 1) * sizeof *d->ret_device);
     for (int i = 0; i < g->n; i++)
-        if (g->node[i] && trn_gnode__is(g->node[i], "_Retval"))
+        if (g->node[i] && trn_gnode__is(g->node[i], "_Retval") && g->node[i]->dev != 0)
             d->ret_device[trn_attr_int(&g->node[i]->n, "index")] = trn_arena_strdup(d->arena, set->dev[g->node[i]->dev].name);
 }
 
 static trn_err cut(trn_part **parts, int *n_parts, const job *j, divided *d)
 {
     trn_graph *g;
-    TRN_TRY(trn_ectx__graph(&g, j->ctx, j->session, j->lib, j->op, j->type, j->n));
+    TRN_TRY(trn_ectx__graph(&g, j->ctx, j->session, j->lib, j->op, j->type, j->n, j->any_packed ? j->packed : NULL));
     if (trn_funclib_has(j->lib, j->op->name))
         g = trn_graph__without_dead_nodes(g, true);
-    trn_devset set = j->devices->set;
-    int def = *j->op->device ? find_device(&set, j->op->device) : 0;
-    trn_err err = def < 0 ? trn_errorf(TRN_INVALID_ARGUMENT, "%s: unknown device %s", j->op->name, j->op->device) : TRN_OK;
-    set.def = def;
+    places p;
+    find_places(&p, j);
+    p.set.def = *j->op->device ? trn_edevices_find(j->devices, j->op->device) : 0;
+    trn_err err = p.set.def < 0 ? trn_errorf(TRN_INVALID_ARGUMENT, "%s: unknown device %s", j->op->name, j->op->device) : TRN_OK;
     if (!err)
-        err = place(g, j, &set);
+        err = place(g, j, &p);
     if (!err) {
         d->n_args = j->n;
-        note_rets(d, g, &set);
-        err = trn_graph_partition(parts, n_parts, g, &set);
+        note_rets(d, g, &p.set);
+        err = trn_graph_partition(parts, n_parts, g, &p.set);
     }
     trn_graph_free(g);
     return err;
@@ -566,12 +642,12 @@ static void end_remote_parts(void *arg)
             trn_rpc_cancel(p->calls[i].rpc);
 }
 
-static void call_part(trn_erun *r, const Tensorflow__Eager__Operation *whole, int i, trn_arena *a)
+static void call_part(trn_erun *r, const job *j, int i, trn_arena *a)
 {
     run_parts *p = r->parts;
     const part *of = &p->d->parts[i];
     Tensorflow__Eager__Operation op = TENSORFLOW__EAGER__OPERATION__INIT;
-    op.id = whole->id;
+    op.id = j->op->id;
     op.name = (char *)(uintptr_t)of->name;
     op.device = (char *)(uintptr_t)of->device;
     op.is_function = op.is_component_function = true;
@@ -579,7 +655,7 @@ static void call_part(trn_erun *r, const Tensorflow__Eager__Operation *whole, in
     op.n_op_inputs = (size_t)of->n_args;
     op.op_inputs = trn_arena_alloc(a, sizeof *op.op_inputs * (size_t)(of->n_args + 1));
     for (int k = 0; k < of->n_args; k++) {
-        op.op_inputs[k] = whole->op_inputs[of->arg[k]]; /* its own handle: the argument is placed where that is */
+        op.op_inputs[k] = (Tensorflow__Eager__Operation__Input *)(uintptr_t)j->input[of->arg[k]]; /* its own handle: the argument is placed where that is */
         trn_tensor *t = r->v[of->arg[k]].t;
         if (!t)
             continue;
@@ -599,14 +675,14 @@ static void call_part(trn_erun *r, const Tensorflow__Eager__Operation *whole, in
     trn_call_pb(of->channel, PATH "RunComponentFunction", &q.base, timeout ? trn_now_ns() + timeout : 0, false, &p->calls[i].rpc, remote_part_done, &p->calls[i]);
 }
 
-static void start_parts(trn_erun *r, trn_wsession *s, divided *d, const Tensorflow__Eager__Operation *op)
+static void start_parts(trn_erun *r, const job *j, divided *d)
 {
     run_parts *p = r->parts = trn_xalloc(sizeof *p);
     p->ref = 2; /* the run's, and ours below */
     p->d = divided_ref(d);
     p->ctx_id = r->ctx->id;
     p->step_id = (int64_t)(trn_random64() >> 8 | UINT64_C(1) << 56); /* 57 bits, as TensorFlow's */
-    p->step = trn_worker_step(r->ctx->e->w, p->step_id, s);
+    p->step = trn_worker_step(r->ctx->e->w, p->step_id, j->session);
     p->cancel = trn_cancel_ref(r->cancel);
     trn_mutex_init(&p->mu, TRN_RANK_LEAF);
     p->calls = trn_xalloc(sizeof *p->calls * (size_t)(d->n_parts + 1));
@@ -614,7 +690,7 @@ static void start_parts(trn_erun *r, trn_wsession *s, divided *d, const Tensorfl
     trn_arena *a = trn_arena_new();
     for (int i = 0; i < d->n_parts; i++) {
         p->calls[i] = (call){r, i, NULL};
-        call_part(r, op, i, a);
+        call_part(r, j, i, a);
     }
     trn_arena_free(a);
     p->hooked = trn_cancel_add(p->cancel, &p->on_cancel, end_remote_parts, p);
@@ -641,6 +717,12 @@ static void job_free(job *j)
     trn_edevices_unref(j->devices);
     trn_ectx_unref(j->ctx);
     trn_sb_fini(&j->key);
+    for (size_t k = 0; k < j->n_held; k++)
+        trn_epacked_unref(j->held[k]);
+    free(j->held);
+    free(j->first);
+    free(j->packed);
+    free(j->input);
     free(j->type);
     free(j->dev);
     free(j);
@@ -662,10 +744,8 @@ static void start(job *j, divided *d, trn_err err)
     trn_erun *r = trn_erun__new(j->ctx, d->plan ? trn_plan_ref(d->plan) : NULL, j->in, j->n, d->n_rets);
     trn_erun__begin(r, j->cancel, j->done, j->arg);
     if (d->n_parts)
-        start_parts(r, j->session, d, j->op);
+        start_parts(r, j, d);
     else if (d->plan) { /* where its _Send and _Recv meet is nobody else's */
-        for (int i = 0; i < d->n_rets; i++)
-            r->outs[i].device = NULL;
         r->rdv = trn_rdv_local_new();
         trn_run_opts o = {.cancel = r->cancel, .rdv = r->rdv, .step_id = (int64_t)j->ctx->id, .n_args = r->n_args, .n_rets = r->n_rets, .args = r->v, .rets = r->v + r->n_args};
         trn_plan_run(r->plan, &o, alone_done, r);
@@ -678,33 +758,77 @@ static void start(job *j, divided *d, trn_err err)
 
 /* ---- finding -------------------------------------------------------------------------------------------------------- */
 
+static trn_err take_members_of(job *j, const trn_epacked *p)
+{
+    for (int i = 0; i < p->n; i++, j->n++) {
+        const trn_emember *m = &p->member[i];
+        if (m->nested)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: Nested packed handles are not supported", j->op->name);
+        j->type[j->n] = m->dtype;
+        j->dev[j->n] = trn_edevices_find(j->devices, m->device);
+        if (j->dev[j->n] < 0)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: a member of a packed handle is on the unknown device %s", j->op->name, m->device);
+        j->input[j->n] = m->input;
+        j->in[j->n] = m->t ? trn_tensor_ref(m->t) : NULL;
+    }
+    return TRN_OK;
+}
+
+static trn_err take_input(job *j, const Tensorflow__Eager__Operation__Input *i, int input)
+{
+    const char *name = j->op->name;
+    int k = j->n;
+    j->input[k] = i;
+    if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR)
+        TRN_TRY(trn_tensor_from_pb(&j->in[k], i->tensor));
+    else if (i->item_case != TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is empty", name, input);
+    else if (trn_ectx__elsewhere(j->session, i->remote_handle)) {
+        const char *device = *i->remote_handle->op_device ? i->remote_handle->op_device : i->remote_handle->device;
+        j->type[k] = (trn_dtype)i->remote_handle->dtype;
+        j->dev[k] = trn_edevices_find(j->devices, device);
+        if (j->dev[k] < 0)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is on the unknown device %s", name, input, device);
+        j->n++;
+        return TRN_OK;
+    } else {
+        TRN_TRY(trn_ectx_get(&j->in[k], j->ctx, i->remote_handle));
+        j->dev[k] = TRN_MAX(0, trn_edevices_find(j->devices, i->remote_handle->device));
+    }
+    j->n++;
+    j->type[k] = j->in[k]->dtype;
+    /* A handle that came as a value says itself where its resource is. */
+    const trn_handle *h = j->type[k] == TRN_RESOURCE && trn_tensor_count(j->in[k]) == 1 ? TRN_DATA(j->in[k], trn_handle *)[0] : NULL;
+    int at = h && !h->res && h->device && !is_of(h->device, j->session->task) ? trn_edevices_find(j->devices, h->device) : -1;
+    if (at >= 0)
+        j->dev[k] = at;
+    return TRN_OK;
+}
+
 static trn_err take_inputs(job *j)
 {
     const Tensorflow__Eager__Operation *op = j->op;
-    for (j->n = 0; j->n < (int)op->n_op_inputs; j->n++) {
-        int k = j->n;
-        const Tensorflow__Eager__Operation__Input *i = op->op_inputs[k];
-        if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR)
-            TRN_TRY(trn_tensor_from_pb(&j->in[k], i->tensor));
-        else if (i->item_case != TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is empty", op->name, k);
-        else if (trn_ectx__elsewhere(j->session, i->remote_handle)) {
-            const char *device = *i->remote_handle->op_device ? i->remote_handle->op_device : i->remote_handle->device;
-            j->type[k] = (trn_dtype)i->remote_handle->dtype;
-            j->dev[k] = find_device(&j->devices->set, device);
-            if (j->dev[k] < 0)
-                return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is on the unknown device %s", op->name, k, device);
-            continue;
-        } else {
-            TRN_TRY(trn_ectx_get(&j->in[k], j->ctx, i->remote_handle));
-            j->dev[k] = TRN_MAX(0, find_device(&j->devices->set, i->remote_handle->device));
-        }
-        j->type[k] = j->in[k]->dtype;
-        /* A handle that came as a value says itself where its resource is. */
-        const trn_handle *h = j->type[k] == TRN_RESOURCE && trn_tensor_count(j->in[k]) == 1 ? TRN_DATA(j->in[k], trn_handle *)[0] : NULL;
-        int at = h && !h->res && h->device && !is_of(h->device, j->session->task) ? find_device(&j->devices->set, h->device) : -1;
-        if (at >= 0)
-            j->dev[k] = at;
+    size_t total = 0, n = op->n_op_inputs;
+    j->held = trn_xalloc((n + 1) * sizeof *j->held);
+    j->packed = trn_xalloc((n + 1) * sizeof *j->packed);
+    j->first = trn_xalloc((n + 1) * sizeof *j->first);
+    for (; j->n_held < n; j->n_held++) {
+        const Tensorflow__Eager__Operation__Input *i = op->op_inputs[j->n_held];
+        trn_epacked *p = i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE && !trn_ectx__elsewhere(j->session, i->remote_handle) ? trn_ectx_packed(j->ctx, i->remote_handle) : NULL;
+        j->held[j->n_held] = p;
+        j->packed[j->n_held] = p ? p->n : 0;
+        j->any_packed |= p != NULL;
+        total += p ? (size_t)p->n : 1;
+    }
+    if (total > TRN_MAX_INPUTS)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s has %zu inputs", op->name, total);
+    j->in = trn_xalloc((total + 1) * sizeof *j->in);
+    j->type = trn_xalloc((total + 1) * sizeof *j->type);
+    j->dev = trn_xalloc((total + 1) * sizeof *j->dev);
+    j->input = trn_xalloc((total + 1) * sizeof *j->input);
+    for (size_t k = 0; k < n; k++) {
+        j->first[k] = j->n;
+        TRN_TRY(j->held[k] ? take_members_of(j, j->held[k]) : take_input(j, op->op_inputs[k], (int)k));
     }
     return TRN_OK;
 }
@@ -716,9 +840,6 @@ void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tens
     trn_lock(&c->mu);
     j->devices = trn_edevices_ref(c->devices);
     trn_unlock(&c->mu);
-    j->in = trn_xalloc((op->n_op_inputs + 1) * sizeof *j->in);
-    j->type = trn_xalloc((op->n_op_inputs + 1) * sizeof *j->type);
-    j->dev = trn_xalloc((op->n_op_inputs + 1) * sizeof *j->dev);
     trn_worker_busy_add(c->e->w, 1);
     trn_err err = take_inputs(j);
     if (err) {
@@ -727,6 +848,8 @@ void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tens
     }
     trn_ectx__plan_key(&j->key, op, j->type, j->n);
     trn_sb_add(&j->key, j->dev, sizeof *j->dev * (size_t)j->n);
+    if (j->any_packed)
+        trn_sb_add(&j->key, j->packed, sizeof *j->packed * op->n_op_inputs);
     trn_lock(&c->mu);
     slot *at = trn_map_get(c->divided, j->key.p, j->key.n);
     divided *d = at && at->d ? divided_ref(at->d) : NULL;

@@ -6,6 +6,8 @@
 #include "proto/eager.pb-c.h"
 #include "worker/worker_int.h"
 
+#define TRN_MAX_INPUTS 65536 /* of an op, members of packed handles counted one by one */
+
 struct trn_eager {
     trn_worker *w;
     trn_loop *loop;
@@ -24,6 +26,27 @@ typedef struct trn_edevices {
     trn_devset set;
 } trn_edevices;
 
+typedef struct trn_ehandle_key {
+    int64_t op_id, output;
+} trn_ehandle_key;
+
+/* One of several handles in a packed one. */
+typedef struct trn_emember {
+    const char *device; /* full */
+    trn_dtype dtype;
+    trn_tensor *t;                             /* NULL: it is on another task, */
+    Tensorflow__Eager__Operation__Input *input; /* which has it under this handle */
+    bool nested;                               /* a packed handle itself: nothing may use it */
+} trn_emember;
+
+/* A packed handle (packed.c); never changed. Counted. */
+typedef struct trn_epacked {
+    _Atomic uint32_t ref;
+    trn_arena *arena;
+    int n;
+    trn_emember *member;
+} trn_epacked;
+
 /* One coordinator's world on this task. Counted. */
 typedef struct trn_ectx {
     _Atomic uint32_t ref;
@@ -35,6 +58,8 @@ typedef struct trn_ectx {
     trn_mutex mu; /* everything below */
     trn_wsession *session;
     trn_map *handles; /* (op id, output) → trn_tensor */
+    trn_map *packed;  /* the same → trn_epacked */
+    _Atomic uint32_t n_packed; /* of them, for those who look before they lock */
     trn_funclib *lib; /* never changed once a graph has it: replaced */
     trn_map *registered; /* how often each function was: it goes with as many removals. Those that came as a library of another stay */
     trn_edevices *devices;
@@ -55,6 +80,13 @@ void trn_ectx_close(trn_ectx *c, trn_code code, const char *why); /* cancels wha
 void trn_ectx_put(trn_ectx *c, int64_t op_id, int output, trn_tensor *t); /* adds a reference */
 trn_err trn_ectx_get(trn_tensor **out, trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE; /* a reference */
 trn_err trn_ectx_drop(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE;
+/* Packed handles. */
+trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *q) TRN_MUST_USE;
+trn_epacked *trn_ectx_packed(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h); /* a reference; NULL: it is none */
+trn_err trn_epacked_on(trn_tensor **out, const trn_epacked *p, const char *device, const char *user) TRN_MUST_USE; /* a reference to that device's member */
+void trn_epacked_unref(void *p);
+bool trn_ectx__unpack(trn_ectx *c, const trn_ehandle_key *k); /* drops it; false: it is none */
+trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f) TRN_MUST_USE;
 trn_err trn_ectx_remove_function(trn_ectx *c, const char *name) TRN_MUST_USE;
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id);
@@ -91,8 +123,10 @@ struct trn_erun {
 trn_erun *trn_erun__new(trn_ectx *c, trn_plan *p, TRN_OWN trn_tensor **in, int n, int n_rets);
 void trn_erun__begin(trn_erun *r, trn_cancel *outer, trn_eager_done done, void *arg); /* it can be cancelled from now on */
 void trn_erun__end(trn_erun *r, TRN_OWN trn_err err);
-/* The graph of one node, or a function's body. */
-trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in) TRN_MUST_USE;
+/* The graph of one node, or a function's body. `in`: what comes, the members of packed inputs one by one; `packed`: how many each input is, 0 one that is not packed; NULL:
+ * none is. A function's _Arg nodes count its inputs, those of a single node what comes. */
+trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in,
+                        const int *packed) TRN_MUST_USE;
 /* All that a plan depends on: name, device, kind, attrs and the inputs' dtypes. */
 void trn_ectx__plan_key(trn_sb *key, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in);
 
@@ -106,5 +140,6 @@ void trn_divided_free(void *slot);
 trn_edevices *trn_edevices_new(const trn_worker *w, Tensorflow__DeviceAttributes *const *pb, size_t n, const char *self);
 trn_edevices *trn_edevices_ref(trn_edevices *d);
 void trn_edevices_unref(trn_edevices *d);
+int trn_edevices_find(const trn_edevices *d, const char *name); /* the first that it allows; -1: none */
 
 #endif

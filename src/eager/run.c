@@ -26,7 +26,31 @@ static trn_err attrs_of(trn_attr **out, int *n, trn_arena *a, const Tensorflow__
     return TRN_OK;
 }
 
-static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Operation *op, const char *device, const trn_dtype *in, int n_in)
+/* An op that takes a packed handle gets its members stacked. */
+static trn_err stack_packed(trn_graph *g, const Tensorflow__Eager__Operation *op, const char *device, trn_edge *edge, int *n, const int *packed)
+{
+    int at = 0, to = 0;
+    for (int k = 0; k < (int)op->n_op_inputs; k++) {
+        if (!packed[k]) {
+            edge[to++] = edge[at++];
+            continue;
+        }
+        trn_dtype t = g->node[edge[at].node]->n.out_types[0];
+        if (t == TRN_RESOURCE)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is a packed handle of %d resources; an op takes one", op->name, k, packed[k]);
+        char name[32];
+        snprintf(name, sizeof name, "packed%d", k);
+        trn_attr attrs[] = {trn_attr__int("N", packed[k]), trn_attr__type("T", t), trn_attr__int("axis", 0)};
+        trn_gnode *nd;
+        TRN_TRY(trn_graph_add(&nd, g, "Pack", name, device, attrs, TRN_COUNTOF(attrs), &edge[at], packed[k]));
+        at += packed[k];
+        edge[to++] = (trn_edge){nd->id, 0};
+    }
+    *n = to;
+    return TRN_OK;
+}
+
+static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Operation *op, const char *device, const trn_dtype *in, int n_in, const int *packed)
 {
     trn_attr *attrs;
     int n_attrs;
@@ -40,6 +64,8 @@ static trn_err one_node(trn_graph *g, trn_arena *a, const Tensorflow__Eager__Ope
         TRN_TRY(trn_graph_add(&nd, g, "_Arg", name, device, at, 2, NULL, 0));
         edge[i] = (trn_edge){nd->id, 0};
     }
+    if (packed)
+        TRN_TRY(stack_packed(g, op, device, edge, &n_in, packed));
     trn_gnode *nd;
     TRN_TRY(trn_graph_add(&nd, g, op->name, op->name[0] == '_' ? op->name + 1 : op->name, device, attrs, n_attrs, edge, n_in));
     if (!nd->n.def)
@@ -62,7 +88,7 @@ static trn_err function_graph(trn_graph **out, trn_arena *a, trn_funclib *lib, c
     return trn_funclib_body(out, lib, &ref);
 }
 
-trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
+trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in, const int *packed)
 {
     trn_arena *a = trn_arena_new();
     trn_graph *g = NULL;
@@ -75,7 +101,7 @@ trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funcl
                          (unsigned long long)c->id, s->task);
     else {
         g = trn_graph_new(lib);
-        err = one_node(g, a, op, device, in, n_in);
+        err = one_node(g, a, op, device, in, n_in, packed);
     }
     trn_arena_free(a);
     if (err) {
@@ -90,7 +116,7 @@ trn_err trn_ectx__graph(trn_graph **out, trn_ectx *c, trn_wsession *s, trn_funcl
 static trn_err make_plan(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, const trn_dtype *in, int n_in)
 {
     trn_graph *g;
-    TRN_TRY(trn_ectx__graph(&g, c, s, lib, op, in, n_in));
+    TRN_TRY(trn_ectx__graph(&g, c, s, lib, op, in, n_in, NULL));
     trn_err err = trn_graph_lower(g);
     if (!err)
         err = trn_graph_check_ops(g);
@@ -157,12 +183,25 @@ static trn_err plan_for(trn_plan **out, trn_ectx *c, trn_wsession *s, trn_funcli
 
 /* ---- inputs --------------------------------------------------------------------------------------------------------- */
 
-static trn_err inputs_of(trn_tensor **in, int *n, trn_ectx *c, const Tensorflow__Eager__Operation *op)
+/* Of a packed handle: the member on the op's device. */
+static trn_err one_of(trn_tensor **out, trn_ectx *c, const trn_wsession *s, const Tensorflow__Eager__Operation *op, const Tensorflow__Eager__RemoteTensorHandle *h)
+{
+    trn_epacked *p = trn_ectx_packed(c, h);
+    if (!p)
+        return trn_ectx_get(out, c, h);
+    char *own = *op->device ? NULL : trn_xasprintf("%s/device:CPU:0", s->task);
+    trn_err err = trn_epacked_on(out, p, own ? own : op->device, op->name);
+    free(own);
+    trn_epacked_unref(p);
+    return err;
+}
+
+static trn_err inputs_of(trn_tensor **in, int *n, trn_ectx *c, const trn_wsession *s, const Tensorflow__Eager__Operation *op)
 {
     for (*n = 0; *n < (int)op->n_op_inputs; (*n)++) {
         const Tensorflow__Eager__Operation__Input *i = op->op_inputs[*n];
         if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
-            TRN_TRY(trn_ectx_get(&in[*n], c, i->remote_handle));
+            TRN_TRY(one_of(&in[*n], c, s, op, i->remote_handle));
         else if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR)
             TRN_TRY(trn_tensor_from_pb(&in[*n], i->tensor));
         else
@@ -319,7 +358,7 @@ static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib
     trn_dtype *types = trn_xalloc((op->n_op_inputs + 1) * sizeof *types);
     int n = 0;
     trn_plan *p = NULL;
-    trn_err err = inputs_of(in, &n, c, op);
+    trn_err err = inputs_of(in, &n, c, s, op);
     for (int i = 0; i < n; i++)
         types[i] = in[i]->dtype;
     if (!err)
@@ -338,22 +377,28 @@ static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib
     return TRN_OK;
 }
 
-/* Whole functions, and ops with inputs on other tasks, may have to be divided. */
-static bool is_whole(const trn_wsession *s, const trn_funclib *lib, const Tensorflow__Eager__Operation *op)
+/* Whole functions, and ops with inputs on other tasks or packed ones, may have to be divided. */
+static bool is_whole(trn_ectx *c, const trn_wsession *s, const trn_funclib *lib, const Tensorflow__Eager__Operation *op)
 {
     if (op->is_component_function)
         return false;
     if (op->is_function || trn_funclib_has(lib, op->name))
         return true;
-    for (size_t i = 0; i < op->n_op_inputs; i++)
-        if (op->op_inputs[i]->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE && trn_ectx__elsewhere(s, op->op_inputs[i]->remote_handle))
+    for (size_t i = 0; i < op->n_op_inputs; i++) {
+        if (op->op_inputs[i]->item_case != TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
+            continue;
+        const Tensorflow__Eager__RemoteTensorHandle *h = op->op_inputs[i]->remote_handle;
+        trn_epacked *p = trn_ectx_packed(c, h);
+        trn_epacked_unref(p);
+        if (p || trn_ectx__elsewhere(s, h))
             return true;
+    }
     return false;
 }
 
 void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg)
 {
-    if (op->n_op_inputs > 65536) {
+    if (op->n_op_inputs > TRN_MAX_INPUTS) {
         done(arg, trn_errorf(TRN_INVALID_ARGUMENT, "%s has %zu inputs", op->name, op->n_op_inputs), NULL, 0);
         return;
     }
@@ -361,7 +406,7 @@ void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cance
     trn_wsession *s = trn_wsession_ref(c->session);
     trn_funclib *lib = trn_funclib_ref(c->lib);
     trn_unlock(&c->mu);
-    if (is_whole(s, lib, op)) {
+    if (is_whole(c, s, lib, op)) {
         trn_ectx__divide(c, s, lib, op, cancel, done, arg);
         trn_funclib_unref(lib);
         trn_wsession_unref(s);

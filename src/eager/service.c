@@ -287,16 +287,6 @@ static void op_done(void *arg, trn_err err, const trn_eout *outs, int n)
         enqueue_go(c);
 }
 
-static trn_err tensor_of(trn_tensor **out, const Tensorflow__TensorProto *pb)
-{
-    trn_err err = trn_tensor_from_pb(out, pb);
-    if (!err)
-        return TRN_OK;
-    trn_err said = trn_errorf(trn_err_code(err), "Unable to parse tensor proto: %s", trn_err_msg(err));
-    trn_err_free(err);
-    return said;
-}
-
 static trn_err check_device(trn_ectx *ctx, const char *name)
 {
     trn_devname d, me;
@@ -319,37 +309,11 @@ static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp 
     TRN_TRY(check_device(ctx, s->device_name));
     for (size_t i = 0; i < s->n_tensors; i++) {
         trn_tensor *t;
-        TRN_TRY(tensor_of(&t, s->tensors[i]));
+        TRN_TRY(trn_etensor_from_pb(&t, s->tensors[i]));
         trn_ectx_put(ctx, s->op_id, (int)i, t);
         trn_tensor_unref(t);
     }
     return TRN_OK;
-}
-
-/* A bundle of handles for replicas on several devices; on a task with one device its own member stands for it. */
-static trn_err send_packed(trn_ectx *ctx, const Tensorflow__Eager__SendPackedHandleOp *s)
-{
-    if (!s->n_handles)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Handles should not be empty.");
-    for (size_t i = 0; i < s->n_handles; i++) {
-        const Tensorflow__Eager__SendPackedHandleOp__Handle *h = s->handles[i];
-        trn_tensor *t = NULL;
-        if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_LOCAL_HANDLE && h->local_handle->tensor)
-            TRN_TRY(tensor_of(&t, h->local_handle->tensor));
-        else if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_REMOTE_HANDLE) {
-            trn_err err = trn_ectx_get(&t, ctx, h->remote_handle);
-            if (err) {
-                trn_err_free(err); /* another task's */
-                continue;
-            }
-        }
-        if (t) {
-            trn_ectx_put(ctx, s->op_id, 0, t);
-            trn_tensor_unref(t);
-            return TRN_OK;
-        }
-    }
-    return trn_errorf(TRN_INVALID_ARGUMENT, "none of the %zu handles of packed handle %" PRId64 " is on this task", s->n_handles, s->op_id);
 }
 
 /* Everything but an op is done at once. */
@@ -361,7 +325,7 @@ static trn_err small_item(trn_ectx *ctx, const Tensorflow__Eager__QueueItem *i)
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_TENSOR:
         return send_tensor(ctx, i->send_tensor);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_PACKED_HANDLE:
-        return send_packed(ctx, i->send_packed_handle);
+        return trn_ectx_pack(ctx, i->send_packed_handle);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REGISTER_FUNCTION:
         return trn_ectx_add_functions(ctx, i->register_function);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REMOVE_FUNCTION:

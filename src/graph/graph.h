@@ -152,6 +152,18 @@ typedef struct trn_place_opts {
 trn_err trn_graph_place(trn_graph *g, const trn_devset *ds, const trn_place_opts *o) TRN_MUST_USE;
 trn_err trn_graph_place_errors(const trn_graph *g) TRN_MUST_USE; /* the first one in g */
 
+/* ---- composite devices (replicate.c): what is on one is a value or resource per member, as a packed argument is. */
+#define TRN_COMPOSITE "COMPOSITE" /* their type */
+typedef struct trn_composite {
+    int dev; /* in the set */
+    int n;
+    const int *member; /* devices in the set */
+} trn_composite;
+/* After placement: a node on a composite device becomes one node for each member that a consumer is on (all of them when nobody takes what it makes), and each consumer
+ * takes its own device's. The copies of an _Arg have the member's number as `sub_index`; where a consumer is on none of the devices an _Arg's members are stacked for it (Pack),
+ * anything else is INVALID_ARGUMENT. */
+trn_err trn_graph_replicate(trn_graph *g, const trn_devset *ds, const trn_composite *c, int n) TRN_MUST_USE;
+
 /* ---- partition (partition.c) */
 typedef struct trn_part {
     const char *task;

@@ -8,6 +8,9 @@
  * Then the groups are placed in topological order: the first device that `wanted` allows, the master's own task first. Two rules save
  * transfers: Shape, Size and Rank go where their input is; nodes without inputs are placed last, where all their consumers are.
  *
+ * A composite device stands for one of each of its members. Nothing is placed there but what was put there before (a packed argument), what takes a resource
+ * from it without saying where, and metadata of it; `replicate.c` then makes copies.
+ *
  * What cannot be placed keeps its error (place_err): only a step that needs the node fails. */
 #include "graph/graph.h"
 
@@ -161,6 +164,14 @@ static trn_err join(placer *p, int x, int y)
     return TRN_OK;
 }
 
+static bool is_composite(const trn_devname *d) { return d && !strcmp(d->type, TRN_COMPOSITE); }
+
+/* A member of a composite device is taken where the consumer's own device says which. */
+static bool picks_member(const trn_devname *src, const trn_devname *dst)
+{
+    return is_composite(src) && dst && dst->type[0] && !is_composite(dst);
+}
+
 /* Both ends of a reference or resource edge. What the consumer's program text asked for gives way to where the resource is. */
 static trn_err join_edge(placer *p, int src, int dst)
 {
@@ -169,6 +180,8 @@ static trn_err join_edge(placer *p, int src, int dst)
         return TRN_OK;
     const group *s = &p->grp[rs];
     group *d = &p->grp[rd];
+    if (picks_member(s->fixed, d->fixed) || picks_member(s->wanted, d->wanted))
+        return TRN_OK;
     const trn_node *sn = &p->g->node[src]->n, *dn = &p->g->node[dst]->n;
     for (int k = 0; k < 2; k++) {
         const trn_devname *a = k ? s->resource : s->fixed, *b = k ? d->resource : d->fixed;
@@ -548,6 +561,8 @@ static void assign(placer *p, trn_gnode *node, int hint)
         for (int i = 0; i < c->n; i++)
             if (c->dev[i] == hint)
                 grp->dev = hint;
+        if (hint >= 0 && is_composite(&p->dev_name[hint]) && !grp->wanted)
+            grp->dev = hint;
     }
     node->dev = grp->dev;
     if (!p->dev_text[node->dev])

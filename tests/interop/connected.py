@@ -11,13 +11,16 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import tensorflow as tf  # noqa: E402
+from tensorflow.python.distribute import packed_distributed_variable  # noqa: E402
 from tensorflow.python.eager import context, executor  # noqa: E402
+from tensorflow.python.framework import ops  # noqa: E402
+from tensorflow.python.ops import resource_variable_ops  # noqa: E402
 
 SERVERS = []
 PS = ["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"]
 
 
-def ops():
+def chains():
     """A chain that nobody waits for, tensors that go from task to task, strings, empties, megabytes."""
     with tf.device(PS[0]):
         x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -142,6 +145,74 @@ def asynchronous():
         return [float(x), float(v)]
 
 
+def packed():
+    """Bundles of one tensor or variable a task, given to functions as one: each device's own is meant, wherever the function runs."""
+    made, given = [], []
+    for i, d in enumerate(PS):
+        with tf.device(d):
+            made.append(resource_variable_ops.ResourceVariable(tf.fill([2], 1.0 + i)))
+            given.append(tf.fill([2], 10.0 + i) * 2.0)
+    given.append(tf.constant([1.0, 2.0]))
+    variable, tensor, mixed = ops.pack_eager_tensors([v.handle for v in made]), ops.pack_eager_tensors(given[:2]), ops.pack_eager_tensors(given)
+
+    def read(i=None):
+        with tf.device(PS[i] if i is not None else None):
+            x = resource_variable_ops.read_variable_op(variable, dtype=tf.float32)
+        x.set_shape([2])
+        return x
+
+    @tf.function
+    def both():
+        return read(0) + read(1) * 10.0
+
+    @tf.function
+    def train(t, k):
+        for d in range(2):
+            with tf.device(PS[d]):
+                tf.raw_ops.AssignAddVariableOp(resource=variable, value=t * tf.cast(k, tf.float32))
+        total = tf.zeros([2])
+        for _ in tf.range(k):
+            total += read(0) - 2.0 * read(1)
+        if k % 2 == 0:
+            total += read(0)
+        else:
+            total -= read(1)
+        return total, read(0), read(1)
+
+    @tf.function
+    def unplaced(t):
+        return read() * 1.0, t + 0.0
+
+    @tf.function
+    def elsewhere(t):
+        return t * 3.0
+
+    got = [variable.device.split("/")[-1]]
+    for where in (*PS, None):  # the last: divided by the client itself
+        with tf.device(where):
+            got += [outcome(lambda f=f: [x.numpy().tolist() for x in tf.nest.flatten(f())])
+                    for f in (both, lambda: train(tensor, tf.constant(3)), lambda: unplaced(tensor), lambda: elsewhere(mixed), lambda: elsewhere(ops.pack_eager_tensors(given[:1])))]
+    for where in PS:
+        with tf.device(where):
+            got += [outcome(lambda: tf.negative(tensor).numpy().tolist()), outcome(lambda: tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32).numpy().tolist())[:1]]
+    one = packed_distributed_variable.PackedDistributedVariable(made)
+
+    @tf.function
+    def replicas():
+        for d in PS:
+            with tf.device(d):
+                one.assign_add(tf.ones([2]))
+        with tf.device(PS[1]):
+            return one.read_value()
+
+    with tf.device(PS[0]):
+        got += [replicas().numpy().tolist()]
+    got += [v.numpy().tolist() for v in made]
+    del variable, tensor, mixed, one, made, given
+    gc.collect()
+    return got
+
+
 def main(out, spec):
     cluster = tf.train.ClusterSpec(spec)
     if os.environ.get("PS_HERE"):
@@ -150,7 +221,7 @@ def main(out, spec):
     results = []
     for streaming in (True, False):
         os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = str(streaming)
-        results.append({f.__name__: f() for f in (ops, variables, functions, errors, asynchronous)})
+        results.append({f.__name__: f() for f in (chains, variables, functions, errors, asynchronous, packed)})
         context.async_wait()
     out.write_text(json.dumps(results))
     sys.stdout.flush()

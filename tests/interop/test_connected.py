@@ -50,7 +50,7 @@ def same(a, b, what):
         assert a == b, what
 
 
-@pytest.mark.parametrize("what", ["ops", "variables", "functions", "errors", "asynchronous"])
+@pytest.mark.parametrize("what", ["chains", "variables", "functions", "errors", "asynchronous", "packed"])
 def test_same_as_tensorflow(runs, what):
     ours, theirs, _ = runs
     same(ours[STREAMED][what], theirs[STREAMED][what], f"{what}, streamed")

@@ -231,31 +231,6 @@ def test_component_functions(both):
     assert ours[0] == [[2]] and ours[1][0][1] == [[-3.0, -6.0]]
 
 
-def test_packed_handles(both):
-    """A bundle of one variable a device, given to a function as one argument: the device's own is meant."""
-    f = define("read", lambda r: tf.raw_ops.ReadVariableOp(resource=r, dtype=F), tf.TensorSpec([], tf.resource))
-
-    def act(s):
-        id = s.context()
-        v = s.op(1, "VarHandleOp", dtype=F)
-        v.operation.attrs["shape"].shape.SetInParent()
-        v.operation.attrs["shared_name"].s = b"packed"
-        pack = pb.SendPackedHandleOp(op_id=9, device_name=s.device)
-        pack.handles.add().remote_handle.CopyFrom(s.handle(1))
-        lost = pb.SendPackedHandleOp(op_id=10, device_name=s.device)
-        lost.handles.add().remote_handle.CopyFrom(s.handle(77))
-        made = s.enqueue(id, v, s.send(2, 7.0), s.op(3, "AssignVariableOp", (1,), (2,), dtype=F), pb.QueueItem(send_packed_handle=pack))
-        return [numbers(made), numbers(s.enqueue(id, pb.QueueItem(send_packed_handle=lost))), numbers(s.enqueue(id, s.drop(9))), numbers(s.enqueue(id, s.drop(9)))]
-
-    ours, theirs = (act(s) for s in both)
-    assert ours == theirs
-    s, id = both[OURS], both[OURS].context()
-    pack = pb.SendPackedHandleOp(op_id=9, device_name=s.device)
-    pack.handles.add().local_handle.tensor.CopyFrom(proto(4.0))
-    assert numbers(s.enqueue(id, pb.QueueItem(send_packed_handle=pack), s.op(-1, "Neg", (9,), T=F)))[1][1] == [-4.0]
-    assert f.signature.name == "read"
-
-
 def test_views(both):
     """A newer view replaces a context, an older one is refused; updates count one by one; KeepAlive tells the view; an older view cannot close."""
     def act(s):

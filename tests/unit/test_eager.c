@@ -287,29 +287,53 @@ static uint64_t incarnation(trn_channel *at)
     "node_def { name: \"again\" op: \"ReadVariableOp\" device: \"" PS "\" input: \"v\" input: \"^add\" " F("dtype", "type: DT_FLOAT") "} "               \
     "ret { key: \"y\" value: \"mul:z:0\" } ret { key: \"z\" value: \"again:value:0\" } control_ret { key: \"add\" value: \"add\" } "
 
-static void test_divided(void **state)
+/* A ps and a worker, both in a context 5 of both. */
+typedef struct pair {
+    trn_cluster *spec;
+    trn_server *task[2];
+    trn_channel *to[2];
+} pair;
+
+static void pair_open(pair *p)
 {
     int port[2];
     free_ports(port, 2);
     char json[128], text[4096], jobs[512];
     snprintf(json, sizeof json, "{\"ps\": [\"127.0.0.1:%d\"], \"worker\": [\"127.0.0.1:%d\"]}", port[0], port[1]);
-    trn_cluster *spec;
-    trn_server *task[2];
-    trn_channel *to[2];
-    good(trn_cluster_parse(&spec, json));
+    good(trn_cluster_parse(&p->spec, json));
     for (int i = 0; i < 2; i++) {
-        good(trn_server_create(&task[i], spec, i ? "worker" : "ps", 0));
-        to[i] = trn_channel_new(loop, trn_server_target(task[i]) + strlen("grpc://"));
+        good(trn_server_create(&p->task[i], p->spec, i ? "worker" : "ps", 0));
+        p->to[i] = trn_channel_new(loop, trn_server_target(p->task[i]) + strlen("grpc://"));
     }
     snprintf(jobs, sizeof jobs, "cluster { job { name: \"ps\" tasks { key: 0 value: \"127.0.0.1:%d\" } } job { name: \"worker\" tasks { key: 0 value: \"127.0.0.1:%d\" } } }", port[0], port[1]);
-    unsigned long long made[] = {incarnation(to[0]), incarnation(to[1])};
+    unsigned long long made[] = {incarnation(p->to[0]), incarnation(p->to[1])};
     for (int i = 0; i < 2; i++) {
         snprintf(text, sizeof text,
                  "context_id: 5 keep_alive_secs: 600 lazy_copy_remote_function_inputs: true server_def { %s job_name: \"%s\" } "
                  "cluster_device_attributes { name: \"" PS "\" device_type: \"CPU\" incarnation: %llu } cluster_device_attributes { name: \"" WORKER "\" device_type: \"CPU\" incarnation: %llu }",
                  jobs, i ? "worker" : "ps", made[0], made[1]);
-        good(told(NULL, NULL, to[i], "CreateContext", &tensorflow__eager__create_context_request__descriptor, text));
+        good(told(NULL, NULL, p->to[i], "CreateContext", &tensorflow__eager__create_context_request__descriptor, text));
     }
+}
+
+/* Those that are still there. */
+static void pair_close(pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->task[i])
+            trn_server_close(p->task[i], 0);
+        trn_channel_shutdown(p->to[i]);
+        trn_channel_unref(p->to[i]);
+    }
+    trn_cluster_free(p->spec);
+}
+
+static void test_divided(void **state)
+{
+    pair both;
+    pair_open(&both);
+    trn_channel **to = both.to;
+    char text[4096];
     Tensorflow__Eager__EnqueueResponse *r;
     good(queued(&r, to[0],
                 "context_id: 5 queue { operation { id: 1 name: \"VarHandleOp\" " A("dtype", "type: DT_FLOAT") A("shape", "shape { }") "} } "
@@ -320,7 +344,7 @@ static void test_divided(void **state)
         snprintf(text, sizeof text, "context_id: 5 queue { operation { id: %d is_function: true name: \"f\" device: \"" WORKER "\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }", 20 + i);
         good(queued(&r, to[1], text));
         assert_int_equal(r->queue_response[0]->n_device, 2);
-        assert_string_equal(r->queue_response[0]->device[0], WORKER);
+        assert_string_equal(r->queue_response[0]->device[0], ""); /* ours: nothing is said */
         assert_string_equal(r->queue_response[0]->device[1], PS); /* stays there, under the same id */
         for (int k = 0; k < 2; k++) {
             snprintf(text, sizeof text, "context_id: 5 queue { operation { id: -1 name: \"Neg\" op_inputs { remote_handle { op_id: %d output_num: %d } } " A("T", "type: DT_FLOAT") "} }", 20 + i, k);
@@ -342,15 +366,67 @@ static void test_divided(void **state)
     expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 34 is_function: true name: \"f\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_NOT_FOUND, "neither a type of a primitive operation");
     good(queued(&r, to[1], "context_id: 5 queue { register_function { function_def { " BODY " } } }"));
     /* A lost ps is the ps's loss: the words by which a coordinator tells. */
-    trn_server_close(task[0], 0);
+    trn_server_close(both.task[0], 0);
+    both.task[0] = NULL;
     expect(queued(&r, to[1], "context_id: 5 queue { operation { id: 35 is_function: true name: \"f\" " IN("1", PS, "DT_RESOURCE") IN("10", WORKER, "DT_FLOAT") "} }"), TRN_UNAVAILABLE,
            "GRPC error information from remote target /job:ps");
-    trn_server_close(task[1], 0);
-    for (int i = 0; i < 2; i++) {
-        trn_channel_shutdown(to[i]);
-        trn_channel_unref(to[i]);
-    }
-    trn_cluster_free(spec);
+    pair_close(&both);
+}
+
+/* The float that an op of one input makes of a handle there. */
+static float number(trn_channel *at, const char *op, int id)
+{
+    char text[512];
+    snprintf(text, sizeof text, "context_id: 5 queue { operation { id: -1 name: \"%s\" op_inputs { remote_handle { op_id: %d } } " A("T", "type: DT_FLOAT") "} }", op, id);
+    Tensorflow__Eager__EnqueueResponse *r;
+    good(queued(&r, at, text));
+    trn_tensor *t;
+    good(trn_tensor_from_pb(&t, r->queue_response[0]->tensor[0]));
+    float v = TRN_DATA(t, float)[trn_tensor_count(t) - 1];
+    trn_tensor_unref(t);
+    return v;
+}
+
+#define REMOTE(op, device) "handles { remote_handle { op_id: " op " device: \"" device "\" op_device: \"" device "\" dtype: DT_FLOAT } } "
+#define LOCAL(type, value, device) "handles { local_handle { device: \"" device "\" tensor { dtype: " type " tensor_shape { } " value " } } } "
+#define MUL(name, x, device) "node_def { name: \"" name "\" op: \"Mul\" device: \"" device "\" input: \"" x "\" input: \"" x "\" " F("T", "type: DT_FLOAT") "} "
+/* g(p): the ps's member squared, minus ours squared. */
+#define SQUARES                                                                                                                                             \
+    "signature { name: \"g\" input_arg { name: \"p\" type: DT_FLOAT } output_arg { name: \"y\" type: DT_FLOAT } } " MUL("there", "p", PS) MUL("here", "p", WORKER) \
+    "node_def { name: \"sub\" op: \"Sub\" input: \"there:z:0\" input: \"here:z:0\" " F("T", "type: DT_FLOAT") "} ret { key: \"y\" value: \"sub:z:0\" } "
+#define RUN(id, packed) "queue { operation { id: " id " is_function: true name: \"g\" device: \"" WORKER "\" " IN(packed, WORKER, "DT_FLOAT") "} } "
+#define SEND(op, value) "queue { send_tensor { op_id: " op " tensors { dtype: DT_FLOAT tensor_shape { } float_val: " value " } } } "
+#define PACK(op, ...) "queue { send_packed_handle { op_id: " op " " __VA_ARGS__ "} } "
+
+/* A handle of several, one of them on the ps: each part of a function takes its own. */
+static void test_packed(void **state)
+{
+    pair both;
+    pair_open(&both);
+    trn_channel *ps = both.to[0], *worker = both.to[1];
+    Tensorflow__Eager__EnqueueResponse *r;
+    good(queued(&r, ps, "context_id: 5 " SEND("1", "5")));
+    good(queued(&r, worker, "context_id: 5 queue { register_function { function_def { " SQUARES " } } } " SEND("2", "2") PACK("9", REMOTE("1", PS) REMOTE("2", WORKER))));
+    good(queued(&r, worker, "context_id: 5 queue { handle_to_decref { op_id: 2 } } " RUN("10", "9"))); /* the bundle holds ours */
+    assert_true(number(worker, "Neg", 10) == -21.0f);
+    assert_true(number(worker, "Neg", 9) == -2.0f); /* an op gets both */
+    good(queued(&r, worker, "context_id: 5 " PACK("8", LOCAL("DT_FLOAT", "float_val: 3", PS) LOCAL("DT_FLOAT", "float_val: 1", "")) RUN("11", "8")));
+    assert_true(number(worker, "Neg", 11) == -8.0f);
+    good(queued(&r, worker, "context_id: 5 " PACK("7", REMOTE("1", PS)) RUN("12", "7"))); /* the only one, for all */
+    assert_true(number(worker, "Neg", 12) == 0.0f);
+    /* What cannot be. */
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", "")), TRN_INVALID_ARGUMENT, "Handles should not be empty.");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", "handles { }")), TRN_INVALID_ARGUMENT, "handle 0 of packed handle 6 is empty");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", REMOTE("77", WORKER))), TRN_INVALID_ARGUMENT, "Op ID: 77");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", REMOTE("1", "/job:nobody/replica:0/task:0/device:CPU:0"))), TRN_INVALID_ARGUMENT, "unknown device");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", LOCAL("DT_FLOAT", "float_val: 1", "/job:ps"))), TRN_INVALID_ARGUMENT, "unknown device");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", LOCAL("DT_FLOAT", "float_val: 1", WORKER) LOCAL("DT_INT32", "int_val: 1", PS)) RUN("13", "6")), TRN_INVALID_ARGUMENT, "is float, not int32");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", REMOTE("9", WORKER) REMOTE("1", PS)) RUN("14", "6")), TRN_INVALID_ARGUMENT, "Nested packed handles");
+    expect(queued(&r, worker, "context_id: 5 " PACK("6", REMOTE("77", PS) LOCAL("DT_FLOAT", "float_val: 1", WORKER)) RUN("15", "6")), TRN_INVALID_ARGUMENT, "Op ID: 77");
+    good(queued(&r, worker, "context_id: 5 queue { handle_to_decref { op_id: 9 } }"));
+    expect(queued(&r, worker, "context_id: 5 queue { handle_to_decref { op_id: 9 } }"), TRN_INVALID_ARGUMENT, "Op ID: 9");
+    expect(queued(&r, worker, "context_id: 5 " RUN("16", "9")), TRN_INVALID_ARGUMENT, "Op ID: 9");
+    pair_close(&both);
 }
 
 static int setup(void **state)
@@ -375,6 +451,6 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ops), cmocka_unit_test(test_contexts), cmocka_unit_test(test_divided)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ops), cmocka_unit_test(test_contexts), cmocka_unit_test(test_divided), cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

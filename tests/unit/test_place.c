@@ -395,6 +395,104 @@ static void big(void **state)
         fail_msg("placing took %.0f ms", ms);
 }
 
+/* ---- packed arguments ---------------------------------------------------------------------------------------------- */
+
+#define COMPOSITE 5
+static const trn_device packed_dev[] = {DEV("worker", 0, 0, 1000), DEV("worker", 0, 1, 1001), DEV("worker", 1, 0, 1010), DEV("ps", 0, 0, 2000), DEV("ps", 1, 0, 2010),
+                                        {"/job:worker/replica:0/task:0/device:COMPOSITE:0", "/job:worker/replica:0/task:0", TRN_COMPOSITE, 0}};
+static const trn_devset packed_set = {.n = 6, .dev = packed_dev, .def = W0};
+
+static trn_gnode *packed_arg(trn_graph *g, const char *name, trn_dtype t, int index)
+{
+    trn_gnode *nd = N(g, "_Arg", name, packed_dev[COMPOSITE].name, "", A(TYPE("T", t), INT("index", index)));
+    nd->dev = COMPOSITE;
+    return nd;
+}
+
+/* Members on the ps 0 and ps 1. */
+static trn_err replicate(trn_graph *g)
+{
+    static const int member[] = {PS0, PS1};
+    trn_place_opts o = {.soft = true};
+    ok(trn_graph_place(g, &packed_set, &o));
+    ok(trn_graph_place_errors(g));
+    return trn_graph_replicate(g, &packed_set, &(trn_composite){COMPOSITE, 2, member}, 1);
+}
+
+static trn_gnode *node(trn_graph *g, const char *name) { return trn_graph_find(g, name, strlen(name)); }
+
+static void takes(trn_graph *g, const char *name, int input, const char *from)
+{
+    assert_non_null(node(g, name));
+    assert_string_equal(g->node[node(g, name)->in[input].node]->n.name, from);
+}
+
+static void packed_arguments(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    packed_arg(g, "v", TRN_RESOURCE, 3);
+    packed_arg(g, "unused", TRN_RESOURCE, 4);
+    packed_arg(g, "x", TRN_FLOAT, 5);
+    konst(g, "one", "/job:worker", 1);
+    N(g, "ReadVariableOp", "there", "/job:ps/task:1/device:CPU:0", "v", A(TYPE("dtype", TRN_FLOAT))); /* says which */
+    N(g, "Identity", "same", "", "v", T(TRN_RESOURCE));                                               /* goes with it */
+    N(g, "ReadVariableOp", "read", "/job:ps/task:0", "same", A(TYPE("dtype", TRN_FLOAT)));            /* no device, only a task: gives way */
+    N(g, "AddV2", "sum", "/job:ps/task:0", "read x", T(TRN_FLOAT));
+    N(g, "AssignVariableOp", "set", "", "v one ^there", A(TYPE("dtype", TRN_FLOAT))); /* nobody waits for it: all */
+    N(g, "AddV2", "far", "/job:worker/task:1", "x x", T(TRN_FLOAT));
+    N(g, "Shape", "shape", "", "x", T(TRN_FLOAT));
+    N(g, "NoOp", "near", "/job:ps/task:1", "^shape", NONE);
+    N(g, "AssignVariableOp", "first", "", "v one", A(TYPE("dtype", TRN_FLOAT)));
+    N(g, "NoOp", "end", "", "^first", NONE);
+    ok(replicate(g));
+    at(g, "there", PS1);
+    takes(g, "there", 0, "v/R1");
+    takes(g, "sum", 0, "read/R0");
+    takes(g, "read/R0", 0, "same/R0");
+    takes(g, "same/R0", 0, "v/R0");
+    takes(g, "sum", 1, "x/R0");
+    at(g, "read/R0", PS0);
+    assert_null(node(g, "read/R1"));
+    assert_null(node(g, "same/R1"));
+    assert_null(node(g, "v"));
+    assert_int_equal(trn_attr_int(&node(g, "v/R1")->n, "index"), 3);
+    assert_int_equal(trn_attr_int(&node(g, "v/R1")->n, "sub_index"), 1);
+    for (int i = 0; i < 2; i++) {
+        char name[16], arg[16];
+        snprintf(name, sizeof name, "set/R%d", i);
+        snprintf(arg, sizeof arg, "v/R%d", i);
+        takes(g, name, 0, arg);
+        takes(g, name, 1, "one");
+        at(g, name, i ? PS1 : PS0);
+        assert_int_equal(node(g, name)->n_ctl, 1);
+        assert_ptr_equal(g->node[node(g, name)->ctl[0]], node(g, "there"));
+    }
+    takes(g, "far", 0, "x/Packed"); /* on neither: both, stacked; one stack for both inputs */
+    takes(g, "far", 1, "x/Packed");
+    at(g, "x/Packed", W1);
+    takes(g, "x/Packed", 1, "x/R1");
+    assert_ptr_equal(g->node[node(g, "near")->ctl[0]], node(g, "shape/R1")); /* waits for its own device's */
+    assert_null(node(g, "shape/R0"));
+    assert_int_equal(node(g, "end")->n_ctl, 2); /* elsewhere: for both */
+    trn_graph_free(g);
+    /* Of what is read there is one per device; a worker is none of them. */
+    for (int i = 0; i < 2; i++) {
+        g = trn_graph_new(NULL);
+        packed_arg(g, "v", TRN_RESOURCE, 0);
+        if (i)
+            N(g, "_Retval", "user", "", "v", A(TYPE("T", TRN_RESOURCE), INT("index", 0)));
+        else {
+            N(g, "ReadVariableOp", "read", "", "v", A(TYPE("dtype", TRN_FLOAT)));
+            N(g, "Identity", "user", "/job:worker/task:1", "read", T(TRN_FLOAT));
+        }
+        trn_err err = replicate(g);
+        assert_int_equal(trn_err_code(err), TRN_INVALID_ARGUMENT);
+        assert_non_null(strstr(trn_err_msg(err), "user"));
+        trn_err_free(err);
+        trn_graph_free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names),       cmocka_unit_test(errors),
@@ -402,6 +500,6 @@ int main(void)
                                        cmocka_unit_test(colocation),  cmocka_unit_test(refs_and_resources),
                                        cmocka_unit_test(torn),        cmocka_unit_test(versions),
                                        cmocka_unit_test(calls),       cmocka_unit_test(unknown_op),
-                                       cmocka_unit_test(big)};
+                                       cmocka_unit_test(big),         cmocka_unit_test(packed_arguments)};
     return cmocka_run_group_tests(tests, gu_setup, NULL);
 }

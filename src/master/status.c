@@ -277,8 +277,11 @@ static void see_wait(void *arg, const trn_parked *p)
     }
     /* It waits for whoever fills or empties what its first input names. */
     const trn_gnode *gn = TRN_CONTAINER(p->node, trn_gnode, n);
-    if (gn->n.n_in > 0 && gn->in[0].node >= 0)
-        snprintf(w->key, sizeof w->key, "%s", p->graph->node[gn->in[0].node]->n.name);
+    if (gn->n.n_in > 0 && gn->in[0].node >= 0) {
+        const trn_node *what = &p->graph->node[gn->in[0].node]->n;
+        const char *shared = text_attr(what, "shared_name"); /* by which other programs know it, and the list of queues */
+        snprintf(w->key, sizeof w->key, "%s", shared && *shared ? shared : what->name);
+    }
 }
 
 static void see_create(void *arg, const char *task, const char *address, uint64_t since_ns, const char *state)

@@ -73,7 +73,7 @@ def test_a_running_job(cluster, ps_kind):
 def test_who_waits_for_whom(cluster):
     c = cluster(ps=1, workers=1)
     with tf1.device("/job:ps/task:0"):
-        q = tf1.FIFOQueue(2, tf.float32, shared_name="tokens", name="tokens")
+        q = tf1.FIFOQueue(2, tf.float32, shared_name="tokens", name="q")
         take, put = q.dequeue(), q.enqueue(1.0)
     with tf1.device("/job:worker/task:0"):
         result = tf.identity(take) + 1.0

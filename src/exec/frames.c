@@ -146,7 +146,12 @@ static frame *find_child(work *w, iter *it, int child)
             return f;
     frame *f = trn_xalloc(sizeof *f);
     f->info = info;
-    f->id = trn_hash64_tf_combine(it->f ? it->f->id : 0, trn_hash64_tf_combine((uint64_t)it->num, info->hash));
+    if (w->p->named_frames) {
+        f->name = trn_xasprintf("%s;%lld;%s", it->f ? it->f->name : "", (long long)it->num, info->name);
+        f->id = trn_hash64_tf(f->name, strlen(f->name));
+    } else {
+        f->id = trn_hash64_tf_combine(it->f ? it->f->id : 0, trn_hash64_tf_combine((uint64_t)it->num, info->hash));
+    }
     f->parent = it;
     f->enters_left = info->n_enters;
     f->sibling = it->children;
@@ -175,6 +180,7 @@ static void frame_free(frame *f)
     free(f->next_in);
     free(f->inv);
     free(f->dead_exit);
+    free(f->name);
     free(f);
 }
 

@@ -6,6 +6,7 @@
 
 #define MAX_ARG_INDEX (1 << 20)
 #define MAX_LOOP_DEPTH 500
+#define FRAME_IDS 394 /* the GraphDef version with which TensorFlow began to combine hashes instead of hashing whole names (2.3) */
 
 trn_err trn_exec__at_node(trn_err err, const trn_node *n)
 {
@@ -470,6 +471,7 @@ trn_err trn_plan__new(trn_plan **out, trn_graph *g, const trn_exec_env *env, trn
     trn_plan *p = trn_xalloc(sizeof *p);
     atomic_init(&p->ref, 1);
     p->g = g;
+    p->named_frames = g->producer > 0 && g->producer < FRAME_IDS;
     p->env = env;
     p->kc = kc ? trn_kcache_ref(kc) : trn_kcache_new();
     p->resmgr = trn_resmgr_ref(resmgr);

@@ -85,6 +85,7 @@ struct trn_plan {
     int *ctl;
     int *root, n_roots;
     frame_info *frame;
+    bool named_frames; /* frame ids in rendezvous keys are made from whole names, as up to TensorFlow 2.2 */
     const pnode **ret; /* by index: the _Retval node, or NULL */
     _Atomic(void *) spare[RUN_CACHE];
 };

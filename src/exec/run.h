@@ -29,6 +29,7 @@ typedef struct kept {
 struct frame {
     const frame_info *info;
     uint64_t id;
+    char *name;          /* with those of its parents, where ids are made from it (named_frames); else NULL */
     iter *parent;        /* the iteration that entered it */
     frame *sibling;      /* next child of the parent */
     iter *oldest, *newest;

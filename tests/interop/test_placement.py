@@ -65,10 +65,8 @@ PROGRAMS = [loop, nested, lambda: loop_in_branch(True), lambda: loop_in_branch(F
 @pytest.mark.asan
 @pytest.mark.parametrize("ps_kind,worker_kind", MIXES)
 def test_split_control_flow(cluster, ps_kind, worker_kind):
-    if tensorflow_1() and "tf" in (ps_kind, worker_kind):
-        pytest.skip("a loop cut between a TensorFlow 1 task and one of ours does not work; the cause has not been shown")
     c = cluster(ps=2, ps_kind=ps_kind, worker_kind=worker_kind)
-    for v2 in (False, True):
+    for v2 in (False,) if tensorflow_1() and worker_kind == "tf" else (False, True):  # TensorFlow 1's own placer refuses a While over several tasks
         (tf.enable_control_flow_v2 if v2 else tf.disable_control_flow_v2)()
         try:
             for program in PROGRAMS:

@@ -908,14 +908,14 @@ static trn_edge send_body(trn_graph *g, const char *name, trn_edge i, void *arg_
     return plus_one(g, name, i, NULL);
 }
 
-static void keys_in_loops(void **state)
+static void keys_of_loop(int producer, uint64_t id)
 {
     trn_rdv *r = trn_rdv_local_new();
     trn_graph *g = trn_graph_new(NULL);
+    g->producer = producer;
     while_loop(g, "w/frame", konst(g, "zero", 0), konst(g, "n", 3), 10, send_body, NULL);
     trn_plan *p = plan_of(g);
     assert_ok(run_opts(p, (trn_run_opts){.rdv = r}));
-    uint64_t id = trn_hash64_tf_combine(0, trn_hash64_tf_combine(0, trn_hash64_tf("w/frame", 7)));
     for (int i = 0; i <= 3; i++) {
         char key[200];
         snprintf(key, sizeof key, KEY("edge", "%llu:%d"), (unsigned long long)id, i);
@@ -928,6 +928,15 @@ static void keys_in_loops(void **state)
     }
     trn_plan_unref(p);
     trn_rdv_unref(r);
+}
+
+static void keys_in_loops(void **state)
+{
+    uint64_t combined = trn_hash64_tf_combine(0, trn_hash64_tf_combine(0, trn_hash64_tf("w/frame", 7)));
+    uint64_t named = trn_hash64_tf(";0;w/frame", 10);
+    keys_of_loop(0, combined);
+    keys_of_loop(134, named);    /* 1.15 */
+    keys_of_loop(440, combined); /* 2.3 */
 }
 
 /* ---- errors, cancellation ---------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "eager/eager_int.h"
+#include "graph/devname.h"
 #include "graph/graph_priv.h"
 #include "tensor/tensor_pb.h"
 
@@ -28,6 +29,7 @@ trn_ectx *trn_ectx_new(trn_eager *e, uint64_t id, uint64_t view, uint64_t keep_n
     c->steps = trn_map_new();
     c->lib = trn_funclib_new();
     c->registered = trn_map_new();
+    c->lacking = trn_map_new();
     return c;
 }
 
@@ -49,6 +51,7 @@ void trn_ectx_unref(trn_ectx *c)
     trn_map_free(c->steps, NULL);
     trn_funclib_unref(c->lib);
     trn_map_free(c->registered, NULL);
+    trn_map_free(c->lacking, NULL);
     trn_wsession_unref(c->session);
     trn_mutex_fini(&c->mu);
     free(c);
@@ -130,6 +133,82 @@ static void replace_lib(trn_ectx *c, trn_funclib *lib)
     trn_funclib_unref(old);
 }
 
+static trn_funclib *library_of(trn_ectx *c)
+{
+    trn_lock(&c->mu);
+    trn_funclib *lib = trn_funclib_ref(c->lib);
+    trn_unlock(&c->mu);
+    return lib;
+}
+
+/* Is it pinned to another task? */
+static bool is_others(const Tensorflow__NodeDef *nd, const trn_devname *own)
+{
+    trn_devname d;
+    trn_err err = trn_devname_parse(&d, nd->device, strlen(nd->device));
+    bool other = !err && trn_devname_has_task(&d) && !trn_devname_same_task(&d, own);
+    trn_err_free(err);
+    return other;
+}
+
+/* Says which op of a function is not here. One that begins with "__" is a function's name, which may come later. */
+static void note_lacking(trn_ectx *c, const trn_funclib *lib, const trn_devname *own, const Tensorflow__FunctionDef *f)
+{
+    const Tensorflow__NodeDef *lacks = NULL;
+    for (size_t i = 0; !lacks && i < f->n_node_def; i++) {
+        const char *op = f->node_def[i]->op;
+        if (!trn_op_find(op) && strncmp(op, "__", 2) != 0 && !trn_funclib_has(lib, op) && !is_others(f->node_def[i], own))
+            lacks = f->node_def[i];
+    }
+    if (!lacks)
+        return;
+    trn_lock(&c->mu);
+    bool known = trn_map_puts(c->lacking, f->signature->name, c) != NULL;
+    trn_unlock(&c->mu);
+    if (!known)
+        TRN_WARN("eager", "function %s cannot run here: Trainera has no op %s (node %s)", f->signature->name, lacks->op, lacks->name);
+}
+
+static void note_all_lacking(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f)
+{
+    trn_funclib *lib = library_of(c);
+    trn_lock(&c->mu);
+    trn_devname own;
+    trn_err err = trn_devname_parse(&own, c->session->task, strlen(c->session->task));
+    trn_unlock(&c->mu);
+    if (err)
+        own = trn_devname_any();
+    trn_err_free(err);
+    if (f->function_def)
+        note_lacking(c, lib, &own, f->function_def);
+    for (size_t i = 0; f->library && i < f->library->n_function; i++)
+        note_lacking(c, lib, &own, f->library->function[i]);
+    trn_funclib_unref(lib);
+}
+
+/* All that running it would look at: the functions that it calls, too. What else is wrong with it, its caller learns when it runs. */
+static trn_err check_component(trn_ectx *c, const char *name)
+{
+    trn_funclib *lib = library_of(c);
+    trn_graph *g = NULL;
+    trn_func_ref ref = {.name = name};
+    trn_err err = trn_funclib_body(&g, lib, &ref);
+    if (!err) {
+        err = trn_graph_lower(g);
+        if (!err)
+            err = trn_graph_check_ops(g);
+        if (err)
+            err = trn_err_wrap(err, "function %s", name);
+    }
+    trn_graph_free(g);
+    trn_funclib_unref(lib);
+    if (err && trn_err_code(err) != TRN_UNIMPLEMENTED) {
+        trn_err_free(err);
+        err = TRN_OK;
+    }
+    return err;
+}
+
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f)
 {
     const char *name = f->function_def && f->function_def->signature ? f->function_def->signature->name : "";
@@ -146,6 +225,15 @@ trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFun
     if (!err && f->function_def)
         trn_map_puts(c->registered, name, (void *)(times + 1));
     trn_unlock(&c->mu);
+    if (err || times)
+        return err;
+    if (!f->is_component_function || !f->function_def) {
+        note_all_lacking(c, f);
+        return TRN_OK;
+    }
+    err = check_component(c, name);
+    if (err)
+        trn_err_free(trn_ectx_remove_function(c, name));
     return err;
 }
 
@@ -163,6 +251,7 @@ trn_err trn_ectx_remove_function(trn_ectx *c, const char *name)
         return times ? TRN_OK : trn_errorf(TRN_INVALID_ARGUMENT, "Tried to remove non-existent function '%s'.", name);
     }
     trn_map_dels(c->registered, name);
+    trn_map_dels(c->lacking, name);
     if (trn_funclib_has(c->lib, name)) {
         trn_funclib *lib = trn_funclib__copy(c->lib);
         trn_funclib_remove(lib, name);
@@ -284,6 +373,7 @@ trn_eager_stats trn_eager_count(trn_eager *e)
         st.handles += trn_map_count(c->handles) + trn_map_count(c->packed);
         st.plans += trn_map_count(c->plans) + trn_map_count(c->divided);
         st.functions += trn_funclib_count(c->lib);
+        st.lacking += trn_map_count(c->lacking);
         for (const trn_erun *r = c->running; r; r = r->next)
             st.running++;
         trn_unlock(&c->mu);

@@ -11,7 +11,7 @@ void trn_eager_serve(trn_rpc_server *s, trn_eager *e);
 void trn_eager_stop(trn_eager *e); /* closes every context: what runs is cancelled */
 void trn_eager_free(trn_eager *e); /* after stop, when nothing runs and the loop is gone */
 
-typedef struct trn_eager_stats { size_t contexts, handles, functions, plans, running; } trn_eager_stats;
+typedef struct trn_eager_stats { size_t contexts, handles, functions, lacking, plans, running; } trn_eager_stats;
 trn_eager_stats trn_eager_count(trn_eager *e);
 
 #endif

@@ -62,6 +62,7 @@ typedef struct trn_ectx {
     _Atomic uint32_t n_packed; /* of them, for those who look before they lock */
     trn_funclib *lib; /* never changed once a graph has it: replaced */
     trn_map *registered; /* how often each function was: it goes with as many removals. Those that came as a library of another stay */
+    trn_map *lacking;    /* names of functions with an op that we do not have */
     trn_edevices *devices;
     trn_map *plans;   /* what makes an op or component function unique → trn_plan */
     trn_map *divided; /* the same for whole functions, with the inputs' devices → slot (divide.c) */
@@ -87,6 +88,7 @@ trn_err trn_epacked_on(trn_tensor **out, const trn_epacked *p, const char *devic
 void trn_epacked_unref(void *p);
 bool trn_ectx__unpack(trn_ectx *c, const trn_ehandle_key *k); /* drops it; false: it is none */
 trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
+/* A component function that needs an op which we do not have is UNIMPLEMENTED: it comes only to be run. Of any other that is said in the log: most of them never run here. */
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f) TRN_MUST_USE;
 trn_err trn_ectx_remove_function(trn_ectx *c, const char *name) TRN_MUST_USE;
 void trn_ectx_clean_step(trn_ectx *c, int64_t step_id);

@@ -50,6 +50,7 @@ GAUGE(gauge_worker_sessions, trn_worker_count(s->worker).sessions)
 GAUGE(gauge_contexts, trn_eager_count(s->eager).contexts)
 GAUGE(gauge_handles, trn_eager_count(s->eager).handles)
 GAUGE(gauge_functions, trn_eager_count(s->eager).functions)
+GAUGE(gauge_lacking, trn_eager_count(s->eager).lacking)
 GAUGE(gauge_plans, trn_eager_count(s->eager).plans)
 GAUGE(gauge_running, trn_eager_count(s->eager).running)
 GAUGE(gauge_graphs, trn_worker_count(s->worker).graphs)
@@ -73,6 +74,7 @@ static void add_gauges(trn_server *s)
         {"eager_contexts", "Contexts that TensorFlow 2 coordinators have open", gauge_contexts},
         {"eager_handles", "Tensors that coordinators hold handles of", gauge_handles},
         {"eager_functions", "Functions that coordinators have registered", gauge_functions},
+        {"eager_functions_lacking", "Those of them with an op that there is not here: they cannot run", gauge_lacking},
         {"eager_plans", "Ops and functions of coordinators that are ready to run", gauge_plans},
         {"eager_running", "Ops and functions of coordinators that run or wait", gauge_running},
         {"variable_bytes", "Bytes in variables of this task", gauge_variable_bytes},

@@ -213,6 +213,24 @@ def packed():
     return got
 
 
+def lacking():
+    """A part of a function, for a ps, with an op that TensorFlow's ps has and ours has not. What comes after runs."""
+    @tf.function
+    def f(sound):
+        with tf.device(PS[1]):
+            rate = tf.audio.decode_wav(sound).sample_rate + 1
+        return rate * 2
+
+    sound = tf.audio.encode_wav(tf.zeros([8, 1]), 44100)
+    got = []
+    for _ in range(2):
+        try:
+            got.append(int(f(sound)))
+        except tf.errors.OpError as e:
+            got.append([type(e).__name__, e.error_code, e.message])
+    return got
+
+
 def main(out, spec):
     cluster = tf.train.ClusterSpec(spec)
     if os.environ.get("PS_HERE"):
@@ -221,7 +239,7 @@ def main(out, spec):
     results = []
     for streaming in (True, False):
         os.environ["TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"] = str(streaming)
-        results.append({f.__name__: f() for f in (chains, variables, functions, errors, asynchronous, packed)})
+        results.append({f.__name__: f() for f in (chains, variables, functions, errors, lacking, asynchronous, packed)})
         context.async_wait()
     out.write_text(json.dumps(results))
     sys.stdout.flush()

@@ -57,6 +57,15 @@ def test_same_as_tensorflow(runs, what):
     same(ours[UNARY][what], theirs[UNARY][what], f"{what}, call by call")
 
 
+def test_lacking_op(runs):
+    """UNIMPLEMENTED, by name, when the part is registered with the ps."""
+    ours, theirs, _ = runs
+    assert theirs[STREAMED]["lacking"] == theirs[UNARY]["lacking"] == [88202, 88202]
+    for run in ours:
+        for name, code, text in run["lacking"]:
+            assert (name, code) == ("UnimplementedError", 12) and "DecodeWav" in text and "EagerService/RunComponentFunction" not in text, text
+
+
 def test_was_streamed(runs):
     calls = {m[1]: float(m[2]) for m in re.finditer(r'^\w*rpc_calls\w*{.*"(\w*Enqueue)".*} (\S+)$', runs[2], re.M)}
     assert calls["StreamingEnqueue"] > 200 and calls["Enqueue"] > 200

@@ -100,7 +100,7 @@ def servers(tmp_path_factory):
     try:
         c.start()
         spec = {"ps": [f"127.0.0.1:{free_ports(1)[0]}"]}
-        yield Server(c.spec, "ps"), Server(spec, "ps"), tf_server(spec, "ps")
+        yield Server(c.spec, "ps"), Server(spec, "ps"), tf_server(spec, "ps"), c.task("ps").log
     finally:
         c.stop()
 
@@ -229,6 +229,45 @@ def test_component_functions(both):
     ours, theirs = (act(s) for s in both)
     assert ours == theirs
     assert ours[0] == [[2]] and ours[1][0][1] == [[-3.0, -6.0]]
+
+
+def test_functions_that_lack_an_op(servers):
+    """A component function comes only to be run: what it lacks is said when it is registered, and it is not. Of others, which may never run here, the log says it, once; then their run does."""
+    s, id = servers[OURS], servers[OURS].context()
+
+    def lacking(name, component, within=None):
+        """Its last node is an op of nobody's; or in a function that it calls."""
+        f = registered(name, 2.0, component)
+        d = f.register_function.function_def
+        if within:
+            inner = define(within, lambda x: {"y": x * 2.0}, tf.TensorSpec([None], F))
+            inner.node_def[-1].op = "NoSuchOp"
+            f.register_function.library.function.append(inner)
+            del d.node_def[:]
+            call = d.node_def.add(name="call", op="PartitionedCall", input=["x"])
+            for k in ("Tin", "Tout"):
+                call.attr[k].list.type.append(F.as_datatype_enum)
+            call.attr["f"].func.name = within
+            for k in d.ret:
+                d.ret[k] = "call:output:0"
+        else:
+            d.node_def[-1].op = "NoSuchOp"
+        return f
+
+    for f in (lacking("part", True), lacking("outer", True, within="inside")):
+        code, text = s.enqueue(id, f)
+        assert code == "UNIMPLEMENTED" and "NoSuchOp" in text and f.register_function.function_def.signature.name in text, text
+        run = s.op(4, f.register_function.function_def.signature.name, [1.0], function=True, step=3)
+        assert s.call("RunComponentFunction", context_id=id, operation=run.operation)[0] == "NOT_FOUND"
+    before = gauge(s, "eager_functions_lacking")
+    assert not isinstance(s.enqueue(id, lacking("whole", False), lacking("whole", False)), tuple)
+    code, text = s.enqueue(id, s.op(5, "whole", [1.0], function=True))
+    assert code == "UNIMPLEMENTED" and "NoSuchOp" in text
+    assert gauge(s, "eager_functions_lacking") == before + 1
+    assert not isinstance(s.enqueue(id, *[pb.QueueItem(remove_function=pb.RemoveFunctionOp(function_name="whole"))] * 2), tuple)
+    assert gauge(s, "eager_functions_lacking") == before
+    said = [line for line in servers[3]().splitlines() if "function whole cannot run here" in line]
+    assert len(said) == 1 and " W " in said[0] and "no op NoSuchOp (node " in said[0], said
 
 
 def test_views(both):

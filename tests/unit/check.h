@@ -11,7 +11,6 @@
 #include <cmocka.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <trainera/build.h>
 #include <trainera/types.h>
@@ -48,21 +47,18 @@ static inline void check_fails_build(trn_builder *b, const char *part, const cha
     trn_builder_free(b);
 }
 
-/* Held until all are found, so that they differ. */
+/* Bound for as long as the test runs, but not listening: nobody else gets them, and a server that sets SO_REUSEADDR can have them. */
 static inline void free_ports(int *port, int n)
 {
-    int fd[8];
-    assert_true(n <= 8);
     for (int i = 0; i < n; i++) {
         struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t len = sizeof a;
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fd[i], (struct sockaddr *)&a, sizeof a), 0);
-        getsockname(fd[i], (struct sockaddr *)&a, &len);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)), 0);
+        assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+        getsockname(fd, (struct sockaddr *)&a, &len);
         port[i] = ntohs(a.sin_port);
     }
-    for (int i = 0; i < n; i++)
-        close(fd[i]);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <trainera/trainera.h>
 
 #include "base/base.h"
+#include "check.h"
 
 static trn_server *server;
 
@@ -146,16 +147,6 @@ static void an_int(void *arg, trn_builder *b, trn_out *out, int n) { out[0] = tr
 static void a_float(void *arg, trn_builder *b, trn_out *out, int n) { out[0] = trn_const_f32(b, 1); }
 static void gives_nothing(void *arg, trn_builder *b, trn_out *out, int n) {}
 
-static void expect(trn_builder *b, const char *word)
-{
-    trn_err err = trn_builder_check(b);
-    assert_non_null(err);
-    if (!strstr(trn_err_msg(err), word))
-        fail_msg("'%s' does not say '%s'", trn_err_msg(err), word);
-    trn_err_free(err);
-    trn_builder_free(b);
-}
-
 static void what_is_wrong_is_said(void **state)
 {
     static const struct {
@@ -168,19 +159,19 @@ static void what_is_wrong_is_said(void **state)
         env e = {NULL, trn_const_f32(b, 2)};
         trn_out r = trn_while(b, loops[i].cond, loops[i].body, &e, TRN_OUTS(trn_const_f32(b, 0)), NULL).at[0];
         assert_false(trn_out_is(r));
-        expect(b, loops[i].word);
+        fails_build(b, loops[i].word);
     }
     trn_builder *b = trn_builder_new();
     trn_cond(b, trn_const_bool(b, true), an_int, a_float, NULL, 1);
-    expect(b, "int32 if true, float if false");
+    fails_build(b, "int32 if true, float if false");
     b = trn_builder_new();
     trn_cond(b, trn_const_bool(b, true), a_float, gives_nothing, NULL, 1);
-    expect(b, "");
+    fails_build(b, "");
     b = trn_builder_new();
     env e = {NULL, trn_const_f32(b, 2)};
     trn_function *f = trn_function_new(b, "f", body_of_f, &e, TRN_OUTS(e.k, e.k), 2);
     trn_call(b, f, &e.k, 1);
-    expect(b, "takes 2 arguments, not 1");
+    fails_build(b, "takes 2 arguments, not 1");
 }
 
 int main(void)

@@ -10,6 +10,8 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
+#include "check.h"
+
 static char dir[] = "/tmp/trn_input_XXXXXX";
 
 static int start(void **state) { return mkdtemp(dir) ? 0 : -1; }
@@ -19,20 +21,6 @@ static int stop(void **state)
     char cmd[128];
     snprintf(cmd, sizeof cmd, "rm -r %s", dir);
     return system(cmd);
-}
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
-}
-
-static void fails(trn_err err, trn_code code, const char *part)
-{
-    assert_non_null(err);
-    if (trn_err_code(err) != code || !strstr(trn_err_msg(err), part))
-        fail_msg("%d \"%s\" does not say \"%s\"", (int)trn_err_code(err), trn_err_msg(err), part);
-    trn_err_free(err);
 }
 
 static const char *file(const char *name, const char *text)

@@ -10,6 +10,8 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
+#include "check.h"
+
 static trn_server *server;
 
 static int start(void **state)
@@ -24,12 +26,6 @@ static int stop(void **state)
 {
     trn_server_close(server, 0);
     return 0;
-}
-
-static void ok(trn_err err)
-{
-    if (err)
-        fail_msg("%s", trn_err_msg(err));
 }
 
 /* A model under test: its builder, and a session once something runs. */
@@ -103,16 +99,6 @@ static void has_shape(trn_builder *b, trn_out o, const char *want)
     assert_string_equal(trn_shape_text(text, trn_out_shape(b, o)), want);
 }
 
-static void fails(trn_builder *b, const char *part)
-{
-    trn_err err = trn_builder_check(b);
-    assert_non_null(err);
-    if (!strstr(trn_err_msg(err), part))
-        fail_msg("\"%s\" does not say \"%s\"", trn_err_msg(err), part);
-    trn_err_free(err);
-    trn_builder_free(b);
-}
-
 static void test_dense(void **state)
 {
     model m = open_model();
@@ -154,10 +140,10 @@ static void test_errors(void **state)
 {
     trn_builder *b = trn_builder_new();
     trn_dense(b, trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(2, (int64_t)-1, (int64_t)-1)), 3, NULL);
-    fails(b, "last dimension");
+    fails_build(b, "last dimension");
     b = trn_builder_new();
     trn_dense(b, trn_placeholder(b, "x", TRN_INT32, trn_shape_of(2, (int64_t)-1, (int64_t)4)), 3, NULL);
-    fails(b, "floats");
+    fails_build(b, "floats");
     b = trn_builder_new();
     trn_out x = trn_conv2d(b, trn_placeholder(b, "x", TRN_FLOAT, trn_shape_of(3, (int64_t)1, (int64_t)2, (int64_t)4)), 3, 3, 3, NULL);
     assert_false(trn_out_is(x));
@@ -168,20 +154,20 @@ static void test_errors(void **state)
     trn_metric_auc(b, x, logits, NULL, 0, false);
     trn_embedding(b, x, 3, 3, NULL);
     trn_total_loss(b);
-    fails(b, "conv2d: its input must have 4 dimensions");
+    fails_build(b, "conv2d: its input must have 4 dimensions");
     b = trn_builder_new();
     trn_out z = trn_zeros(b, TRN_FLOAT, trn_shape_of(2, (int64_t)1, (int64_t)1));
     trn_dense(trn_named(b, "nobody"), z, 3, &(trn_dense_opts){.reuse = true});
-    fails(b, "nobody/kernel");
+    fails_build(b, "nobody/kernel");
     b = trn_builder_new();
     trn_loss_mean_squared(b, trn_zeros(b, TRN_FLOAT, trn_shape_vector(3)), trn_zeros(b, TRN_FLOAT, trn_shape_vector(4)), NULL);
-    fails(b, "mean_squared_error: labels are [3], predictions are [4]");
+    fails_build(b, "mean_squared_error: labels are [3], predictions are [4]");
     b = trn_builder_new();
     trn_dropout(b, trn_zeros(b, TRN_FLOAT, trn_shape_vector(3)), 1, TRN_TRAIN, NULL);
-    fails(b, "rate");
+    fails_build(b, "rate");
     b = trn_builder_new();
     trn_total_loss(b);
-    fails(b, "no losses");
+    fails_build(b, "no losses");
 }
 
 static void test_conv(void **state)
@@ -564,7 +550,7 @@ static void test_sampled(void **state)
         w = trn_variable_new(b, "w", MAT(b, 3, 2, 1, 0, 0, 1, -1, 2), 0), bias = trn_variable_new(b, "b", VEC(b, 0, 0, 0), 0); \
         x = MAT(b, 2, 2, 1, 2, -1, 0.5f), labels = trn_const(b, trn_tensor_from(TRN_INT32, 2, (int64_t[]){2, 1}, (int32_t[]){2, 0})); \
         call;                                                                                                          \
-        fails(b, part);                                                                                                \
+        fails_build(b, part);                                                                                                \
     } while (0)
     WRONG("candidates: labels must be int32 or int64 [batch, number of true classes] with a known number, not float [2,2]", trn_candidates_new(b, x, 2, 3, NULL));
     WRONG("candidates: 4 candidates of 3 classes, each at most once", trn_candidates_new(b, labels, 4, 3, NULL));

@@ -163,6 +163,7 @@ void trn_log_set_fd(int fd);             /* default 2 */
 
 uint64_t trn_now_ns(void);      /* monotonic */
 uint64_t trn_wall_us(void);     /* since 1970 */
+uint64_t trn_memory_bytes(void); /* that this process may have: the machine's, or its control group's; 0: nobody says */
 uint64_t trn_random64(void);    /* from the kernel, never 0: incarnations, step ids, handles */
 
 /* ---- locks ---------------------------------------------------------------------------------------------------- */

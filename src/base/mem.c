@@ -5,6 +5,24 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* ---- what there is ---------------------------------------------------------------------------------------------- */
+
+uint64_t trn_memory_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    static const char *const files[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}; /* as a container sees its own */
+    for (size_t i = 0; i < TRN_COUNTOF(files); i++) {
+        FILE *f = fopen(files[i], "re");
+        unsigned long long n;
+        if (f && fscanf(f, "%llu", &n) == 1 && n > 0 && (!bytes || n < bytes)) /* "max": no number */
+            bytes = n;
+        if (f)
+            fclose(f);
+    }
+    return bytes;
+}
+
 /* ---- allocation that cannot fail ------------------------------------------------------------------------------ */
 
 static _Noreturn void die_oom(size_t n)

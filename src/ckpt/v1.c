@@ -177,6 +177,9 @@ static trn_err find_tensor(named **out, trn_v1_writer *w, const char *name, size
 static trn_err put_data(trn_sb *out, const char *name, size_t n, const trn_slicespec *slice, const trn_tensor *t)
 {
     trn_sb values = {0}, head = {0};
+    size_t least = (size_t)t->count * (t->dtype == TRN_FLOAT ? 4 : t->dtype == TRN_DOUBLE ? 8 : 1);
+    if (least > VALUE_MAX) /* without writing it all down first */
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Tensor slice is too large to serialize (%zu bytes): %.*s", least, (int)n, name);
     trn_err err = put_values(&values, t);
     trn_pbw_bytes(&head, 1, name, n);
     trn_ckpt__put_slice(&head, 2, slice);

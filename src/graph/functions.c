@@ -369,7 +369,7 @@ typedef struct body {
     trn_map *
         results; /* "id:name" → int[2]: first and count of a result of a function that node id calls; "id": those are known */
     trn_ctlset ctls;
-    uint64_t *left; /* of TRN_MAX_GROWTH */
+    uint64_t *left; /* of trn_graph__max_growth */
 } body;
 
 static trn_err substitute(trn_attr *attr, body *b);
@@ -664,7 +664,7 @@ static trn_err build(body *b)
 
 trn_err trn_funclib_body(trn_graph **out, trn_funclib *l, const trn_func_ref *f)
 {
-    uint64_t left = TRN_MAX_GROWTH;
+    uint64_t left = trn_graph__max_growth();
     return trn_funclib__body(out, l, f, &left);
 }
 

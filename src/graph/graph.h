@@ -46,6 +46,8 @@ trn_err trn_graph_tensor(trn_edge *out, const trn_graph *g, const char *tensor_n
  * attrs, cycles (only NextIteration → Merge may close one), sizes. All or nothing. An op that we do not have is kept (n.def NULL) and reported
  * by trn_graph_check_ops when something needs it. */
 trn_err trn_graph_import(trn_graph *g, const Tensorflow__GraphDef *gd) TRN_MUST_USE;
+/* [any] Constants say in few bytes that they are large. What they may take beyond their bytes, in one import: 1 GiB, or this if it is more. */
+void trn_graph_allow_growth(uint64_t bytes);
 /* As a message whose memory is in `a` (tensor bytes point into the graph's tensors). Attrs that equal their default are left out. */
 Tensorflow__GraphDef *trn_graph_export(trn_arena *a, const trn_graph *g);
 trn_err trn_attr_from_pb(trn_attr *out, trn_arena *a, const char *name, const Tensorflow__AttrValue *pb) TRN_MUST_USE;

@@ -116,13 +116,13 @@ trn_err trn_attrs__from_pb(trn_attr **out, int *n_out, trn_arena *a, Tensorflow_
                            size_t n) TRN_MUST_USE;
 
 /* Bytes that constants may take beyond what the message carries: in one import, in one function, in all the bodies that lowering makes. */
-#define TRN_MAX_GROWTH (UINT64_C(1) << 30)
-/* What the constants of these nodes take so; fails over TRN_MAX_GROWTH. */
+uint64_t trn_graph__max_growth(void);
+/* What the constants of these nodes take so; fails when it is more. */
 trn_err trn_nodes__growth(uint64_t *out, Tensorflow__NodeDef *const *node, size_t n) TRN_MUST_USE;
 
 /* ---- functions */
 const Tensorflow__FunctionDef *trn_funclib__find(const trn_funclib *l, const char *name);
-/* trn_funclib_body that takes what the constants need from *left (of TRN_MAX_GROWTH), for callers that make many bodies. */
+/* trn_funclib_body that takes what the constants need from *left (of trn_graph__max_growth), for callers that make many bodies. */
 trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f, uint64_t *left) TRN_MUST_USE;
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */
 trn_funclib *trn_funclib__copy(const trn_funclib *l);

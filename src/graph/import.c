@@ -203,9 +203,20 @@ static trn_err stage_inputs(trn_stage *s, trn_gnode *nd, const Tensorflow__NodeD
     return TRN_OK;
 }
 
+static _Atomic uint64_t max_growth = UINT64_C(1) << 30;
+
+uint64_t trn_graph__max_growth(void) { return atomic_load_explicit(&max_growth, memory_order_relaxed); }
+
+void trn_graph_allow_growth(uint64_t bytes)
+{
+    uint64_t now = trn_graph__max_growth();
+    while (bytes > now && !atomic_compare_exchange_weak(&max_growth, &now, bytes))
+        ;
+}
+
 trn_err trn_nodes__growth(uint64_t *out, Tensorflow__NodeDef *const *node, size_t n)
 {
-    uint64_t left = TRN_MAX_GROWTH;
+    uint64_t most = trn_graph__max_growth(), left = most;
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < node[i]->n_attr; k++) {
             const Tensorflow__NodeDef__AttrEntry *e = node[i]->attr[k];
@@ -214,10 +225,10 @@ trn_err trn_nodes__growth(uint64_t *out, Tensorflow__NodeDef *const *node, size_
                 return trn_errorf(TRN_RESOURCE_EXHAUSTED,
                                   "Node '%s' (%s), attr '%s': the constants of this graph need more than %llu MiB "
                                   "beyond their values",
-                                  node[i]->name, node[i]->op, e->key, (unsigned long long)(TRN_MAX_GROWTH >> 20));
+                                  node[i]->name, node[i]->op, e->key, (unsigned long long)(most >> 20));
             left -= need;
         }
-    *out = TRN_MAX_GROWTH - left;
+    *out = most - left;
     return TRN_OK;
 }
 

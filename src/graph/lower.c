@@ -1076,7 +1076,7 @@ trn_err trn_graph_lower(trn_graph *g)
     if (!g->lib)
         return TRN_OK;
     lower l = {.g = g, .n0 = g->n, .tmp = trn_arena_new(), .bodies = trn_map_new(), .moved = trn_map_new(),
-               .growth = TRN_MAX_GROWTH};
+               .growth = trn_graph__max_growth()};
     reserve(&l);
     bool *sink = sinks_of(g);
     for (int i = 0; i < g->n; i++)

@@ -174,6 +174,7 @@ trn_err trn_server_start(trn_server **out, const trn_server_config *c)
 {
     trn_server *s = trn_xalloc(sizeof *s);
     int listen_fd = c->listen_fd;
+    trn_graph_allow_growth(trn_memory_bytes() / 4);
     trn_err err = start(s, c, &listen_fd);
     if (listen_fd >= 0)
         close(listen_fd);

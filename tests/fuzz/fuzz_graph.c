@@ -101,7 +101,7 @@ static bool is_large(const Tensorflow__GraphDef *gd)
             n += more;
         for (size_t k = 0; f->signature && k < f->signature->n_attr; k++)
             if (f->signature->attr[k]->default_value && n <= LARGE)
-                n += TRN_MIN(trn_attr_pb__growth(f->signature->attr[k]->default_value), TRN_MAX_GROWTH);
+                n += TRN_MIN(trn_attr_pb__growth(f->signature->attr[k]->default_value), trn_graph__max_growth());
     }
     return n > LARGE;
 }

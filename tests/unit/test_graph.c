@@ -1,4 +1,5 @@
 #include "graph_util.h"
+#include "graph/graph_priv.h"
 #include "proto/pb.h"
 #include "tensor/tensor.h"
 
@@ -113,6 +114,16 @@ static void exports_fills_as_fills(void **state)
     trn_graph_free(h);
     trn_arena_free(a);
     trn_graph_free(g);
+}
+
+static void large_constants_where_there_is_memory(void **state)
+{
+    assert_true(trn_memory_bytes() > 0);
+    assert_true(trn_graph__max_growth() == UINT64_C(1) << 30);
+    trn_graph_allow_growth(1 << 20); /* never less */
+    assert_true(trn_graph__max_growth() == UINT64_C(1) << 30);
+    trn_graph_allow_growth(UINT64_C(3) << 30);
+    assert_true(trn_graph__max_growth() == UINT64_C(3) << 30);
 }
 
 static void refuses_absurd_sizes(void **state)
@@ -540,6 +551,7 @@ int main(void)
         cmocka_unit_test(refuses_bad_graphs),
         cmocka_unit_test(exports_fills_as_fills),
         cmocka_unit_test(refuses_absurd_sizes),
+        cmocka_unit_test(large_constants_where_there_is_memory),
         cmocka_unit_test(takes_odd_but_legal_graphs),
         cmocka_unit_test(takes_loops),
         cmocka_unit_test(keeps_unknown_ops_until_needed),

@@ -468,6 +468,11 @@ trn_err trn_plan__new(trn_plan **out, trn_graph *g, const trn_exec_env *env, trn
 {
     trn_graph_compact(g);
     trn_graph_note_ops(g);
+    trn_err err = trn_graph_reads_in_loops(g);
+    if (err) {
+        trn_graph_free(g);
+        return err;
+    }
     trn_plan *p = trn_xalloc(sizeof *p);
     atomic_init(&p->ref, 1);
     p->g = g;
@@ -482,7 +487,7 @@ trn_err trn_plan__new(trn_plan **out, trn_graph *g, const trn_exec_env *env, trn
     build b = {.p = p, .g = g};
     b.n_in_edges = trn_xalloc((size_t)p->n * sizeof *b.n_in_edges + 1);
     b.frame_of = trn_xalloc((size_t)p->n * sizeof *b.frame_of + 1);
-    trn_err err = build_plan(&b, scope);
+    err = build_plan(&b, scope);
     free(b.n_in_edges);
     free(b.frame_of);
     if (err) {

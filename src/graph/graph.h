@@ -115,6 +115,9 @@ typedef struct trn_opt_opts {
 typedef trn_err (*trn_eval_fn)(trn_tensor **outs, const trn_node *n, trn_tensor *const *ins);
 trn_err trn_graph_optimise(trn_graph *g, const trn_opt_opts *o, trn_eval_fn eval) TRN_MUST_USE;
 
+/* ---- one task's part (loopref.c): reads of variables that a loop assigns are done inside it. */
+trn_err trn_graph_reads_in_loops(trn_graph *g) TRN_MUST_USE;
+
 /* ---- frames (frames.c): the loops of v1 control flow. Frame 0 is the root: what is in no loop. */
 typedef struct trn_frame {
     const char *name; /* the graph's; "" for the root */

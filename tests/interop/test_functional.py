@@ -160,3 +160,29 @@ def test_gradients_of_functions_in_functions_and_loops(target):
     with tf1.Session(target) as s:
         with pytest.raises(tf.errors.NotFoundError, match="No gradient defined for op: SoftsignGrad"):
             s.run(tf1.gradients(unknown(b), b)[0])
+
+
+@pytest.fixture
+def old_loops():
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+@pytest.mark.parametrize("choose", [False, True])
+def test_loop_sees_what_it_assigns(target, old_loops, choose):
+    """A read from outside of the loop is, for a loop that assigns the variable, a read of what the last iteration left; for others it is what it was."""
+    v = tf1.get_variable("v", [2], initializer=tf1.constant_initializer(2), use_resource=False)
+    w = tf1.get_variable("w", [2], initializer=tf1.constant_initializer(3), use_resource=False)
+
+    def body(i, sum_):
+        up = (lambda: tf1.assign(v, tf.square(v) - w / 4))
+        done = tf1.cond(i >= 0, up, lambda: v) if choose else up()
+        with tf.control_dependencies([done]):
+            return i + 1, sum_ + tf.identity(w)
+
+    loop = tf1.while_loop(lambda i, _: i < 4, body, (tf.constant(0), tf.zeros([2])))
+    both.same(target, list(loop) + [tf.constant(1)], before=[tf1.global_variables_initializer()])
+    with tf1.control_dependencies(loop):
+        after = tf1.get_default_graph().get_tensor_by_name("v:0") + 0.0
+    both.same(target, after, before=[tf1.global_variables_initializer()], rtol=1e-4)

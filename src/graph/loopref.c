@@ -9,7 +9,7 @@
 
 static bool enters(const trn_gnode *nd, const char *op)
 {
-    return nd && trn_gnode__is(nd, op) && nd->n.n_in == 1 && trn_attr_bool(&nd->n, "is_constant") && trn_attr_str(&nd->n, "frame_name");
+    return nd && trn_gnode__is(nd, op) && nd->n.n_in == 1 && nd->in[0].node >= 0 && trn_attr_bool(&nd->n, "is_constant") && trn_attr_str(&nd->n, "frame_name");
 }
 
 /* The variable and the loop that something enters. */
@@ -50,7 +50,7 @@ trn_err trn_graph_reads_in_loops(trn_graph *g)
     trn_err err = TRN_OK;
     for (int id = 0; !err && id < n; id++) {
         const trn_gnode *nd = g->node[id], *from = enters(nd, "Enter") ? g->node[nd->in[0].node] : NULL;
-        if (!from || !trn_gnode__is(from, "Identity") || from->n_ctl || nd->n_ctl)
+        if (!from || !trn_gnode__is(from, "Identity") || from->n.n_in != 1 || from->n_ctl || nd->n_ctl)
             continue;
         key_of(&key, from->in[0], nd);
         uintptr_t ref = (uintptr_t)trn_map_get(refs, key.p, key.n);
@@ -60,9 +60,11 @@ trn_err trn_graph_reads_in_loops(trn_graph *g)
         }
     }
     for (int id = 0; !err && found && id < n; id++)
-        for (int i = 0; g->node[id] && i < g->node[id]->n.n_in; i++)
-            if (instead[g->node[id]->in[i].node])
-                g->node[id]->in[i] = (trn_edge){instead[g->node[id]->in[i].node], 0};
+        for (int i = 0; g->node[id] && i < g->node[id]->n.n_in; i++) {
+            trn_edge *e = &g->node[id]->in[i];
+            if (e->node >= 0 && e->node < n && instead[e->node])
+                *e = (trn_edge){instead[e->node], 0};
+        }
     free(instead);
     trn_sb_fini(&key);
     trn_map_free(refs, NULL);

@@ -240,7 +240,7 @@ class Known(Meet):
         self.wait(self.known("worker", 1, spec, program=(sys.executable, "-c", STOOD_IN)))
         for p in (first, ps):
             self.wait(p)
-        self.assertFalse(listens(int(spec["worker"][0].split(":")[1])))
+        self.assertTrue(until(lambda: not listens(int(spec["worker"][0].split(":")[1])), 60))
 
     def test_a4_who_stands_in_tells_for_whom_and_ends_on_request(self):
         spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}

@@ -10,7 +10,7 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 COMPARES = False
 TASKS = ["/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"]
-KINDS = [pytest.param("trn", "trn", id="ours", marks=pytest.mark.asan), pytest.param("tf", "trn", id="tf-ps"), pytest.param("trn", "tf", id="tf-workers")]
+KINDS = [pytest.param("trn", "trn", id="ours", marks=pytest.mark.asan), pytest.param("tf", "trn", id="tf-ps"), pytest.param("trn", "tf", id="tf-workers", marks=pytest.mark.slow)]
 
 
 def function(f, *specs):

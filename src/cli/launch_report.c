@@ -9,7 +9,7 @@
 #include "cli/launch.h"
 
 #define SECOND UINT64_C(1000000000)
-enum { EVERY_MS = 2000, STAY_MS = 500, CALL_S = 3, STARTED_S = 5, TOLD_S = 10, GONE_S = 20, QUEUE_GONE_S = 5 };
+enum { EVERY_MS = 2000, STAY_MS = 500, CALL_S = 3, STARTED_S = 5, TOLD_S = 10, GONE_S = 20 };
 
 typedef struct one_ps {
     const char *name, *address;
@@ -17,6 +17,7 @@ typedef struct one_ps {
     uint64_t next_log, log_every;
     bool told;          /* our last word */
     char error[256];    /* of the last try */
+    bool awaits;        /* our program's end, by its last answer: one that serves for ever, or until a queue says so, never tells us of the others' */
     char running[256];  /* the programs that it waits for, by its last answer */
 } one_ps;
 
@@ -83,6 +84,7 @@ static void hear(launch_report *r, one_ps *p, int status, const char *text)
         p->heard = trn_now_ns();
         p->error[0] = 0;
         who_runs(p, json_object_get(root, "tasks"));
+        p->awaits = json_object_get(json_object_get(root, "tasks"), r->me->name) != NULL;
         if (json_is_true(json_object_get(root, "end"))) {
             int code = (int)json_integer_value(json_object_get(root, "code"));
             set_word(r, code ? LAUNCH_JOB_FAILED : LAUNCH_JOB_DONE, code, why ? why : "");
@@ -135,13 +137,17 @@ static void complain(launch_report *r, one_ps *p)
 }
 
 /* Our program is done; a ps that ends says so before it goes. One that is restarted meanwhile must hear of us again, one that is silent for long has gone
- * without a word (a done queue ends it, or a kill). */
+ * without a word. */
 static void tell_and_stay(launch_report *r, one_ps *p, uint64_t since)
 {
     bool heard = tell(r, p, "done", 0, true);
     p->told |= heard;
+    if (heard && !p->awaits) {
+        set_word(r, LAUNCH_JOB_DONE, 0, "its ps serve on");
+        return;
+    }
     uint64_t quiet = trn_now_ns() - (p->told ? p->heard : since);
-    uint64_t patience = !p->told ? TOLD_S : r->j->o->done_queue ? QUEUE_GONE_S : GONE_S;
+    uint64_t patience = p->told ? GONE_S : TOLD_S;
     if (!heard && quiet > patience * SECOND)
         set_word(r, LAUNCH_JOB_DONE, 0, "its ps have gone");
     uint64_t now = trn_now_ns();

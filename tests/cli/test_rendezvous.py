@@ -242,6 +242,14 @@ class Known(Meet):
             self.wait(p)
         self.assertTrue(until(lambda: not listens(int(spec["worker"][0].split(":")[1])), 60))
 
+    def test_a_ps_that_serves_on_is_not_waited_for(self):
+        """Started by hand, it awaits nobody: a launcher ends with its program, though the other worker has never come."""
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        p = subprocess.Popen([BIN, "serve", "--cluster_spec", json.dumps(spec), "--job_name", "ps", "--task_index", "0"], cwd=self.dir, env=self.env, stderr=subprocess.DEVNULL)
+        self.procs.append(p)
+        self.wait(self.known("worker", 0, spec))
+        self.assertIsNone(p.poll())
+
     def test_a4_who_stands_in_tells_for_whom_and_ends_on_request(self):
         spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
         ps, first = self.known("ps", 0, spec), self.known("worker", 0, spec)

@@ -139,8 +139,9 @@ bool trn_ectx__unpack(trn_ectx *c, const trn_ehandle_key *k)
     trn_epacked *p = trn_map_del(c->packed, k, sizeof *k);
     atomic_store_explicit(&c->n_packed, (uint32_t)trn_map_count(c->packed), memory_order_relaxed);
     trn_unlock(&c->mu);
+    bool there = p != NULL;
     trn_epacked_unref(p);
-    return p != NULL;
+    return there;
 }
 
 trn_err trn_epacked_on(trn_tensor **out, const trn_epacked *p, const char *device, const char *user)

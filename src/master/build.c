@@ -186,14 +186,8 @@ static void registered(void *arg, trn_err err, const trn_msg *msg)
     reg_call *c = arg;
     remote_part *part = &c->j->b->parts[c->part];
     const remote_task *t = &c->j->s->remote[part->remote];
-    if (!err) {
-        trn_pbr r = trn_pbr_init(msg->p, msg->n);
-        while (trn_pbr_next(&r))
-            if (r.field == 1 && r.type == TRN_PB_BYTES && r.n < sizeof part->handle)
-                memcpy(part->handle, r.b, r.n);
-        if (r.bad || !*part->handle)
-            err = trn_errorf(TRN_INTERNAL, "%s (%s) gave no graph handle", t->task, t->address);
-    }
+    if (!err)
+        err = trn_register_graph_resp_parse(part->handle, sizeof part->handle, msg);
     build_one_done(c->j, err ? trn_err_wrap(err, "RegisterGraph to %s (%s)", t->task, t->address) : TRN_OK);
 }
 

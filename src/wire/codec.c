@@ -532,6 +532,15 @@ trn_err trn_run_graph_req_put(trn_out_msg *m, const trn_run_graph_req *q)
     return TRN_OK;
 }
 
+trn_err trn_register_graph_resp_parse(char *handle, size_t size, const trn_msg *m)
+{
+    trn_pbr r = trn_pbr_init(m->p, m->n);
+    while (trn_pbr_next(&r))
+        if (r.field == 1 && r.type == TRN_PB_BYTES && r.n < size)
+            memcpy(handle, r.b, r.n);
+    return r.bad || !*handle ? trn_errorf(TRN_INTERNAL, "it gave no graph handle") : TRN_OK;
+}
+
 trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const trn_msg *m)
 {
     *out = (trn_run_graph_resp){0};

@@ -65,6 +65,9 @@ typedef struct trn_run_graph_resp {
 trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const trn_msg *m) TRN_MUST_USE;
 int64_t trn_run_graph_resp_align(const uint8_t *p, size_t have, size_t total);
 
+/* RegisterGraph's answer: the graph's handle, zero-terminated in `size` bytes that were zero. */
+trn_err trn_register_graph_resp_parse(char *handle, size_t size, const trn_msg *m) TRN_MUST_USE;
+
 /* ---- Push: tensors of one step for the receiver's rendezvous, and steps that are over. Ours alone, service "trainera.Worker".
  * A pushed tensor is the same bytes here and in a RunGraphResponse, so that it can ride on either. */
 typedef struct trn_push {

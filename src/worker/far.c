@@ -198,14 +198,9 @@ static void registered(void *arg, trn_err err, const trn_msg *msg)
 {
     far_rpc *r = arg;
     far *f = r->f;
-    if (!err) {
-        trn_pbr p = trn_pbr_init(msg->p, msg->n);
-        while (trn_pbr_next(&p))
-            if (p.field == 1 && p.type == TRN_PB_BYTES && p.n < sizeof f->graph)
-                memcpy(f->graph, p.b, p.n);
-        if (p.bad || !*f->graph)
-            err = trn_errorf(TRN_INTERNAL, "%s (%s) gave no graph handle", f->task, f->address);
-    } else
+    if (!err)
+        err = trn_register_graph_resp_parse(f->graph, sizeof f->graph, msg);
+    if (err)
         err = trn_err_wrap(err, "RegisterGraph to %s (%s)", f->task, f->address);
     err = rpc_over(r, err);
     if (!err)

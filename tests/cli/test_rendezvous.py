@@ -259,6 +259,15 @@ class Known(Meet):
         self.wait(self.known("worker", 1, spec))
         self.wait(ps)
 
+    def test_a_killed_launcher_takes_its_stand_in_along(self):
+        spec = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"]}
+        ps, first = self.known("ps", 0, spec), self.known("worker", 0, spec)
+        self.assertTrue(until(lambda: b'"stand_in":true' in get(spec["worker"][0], "/status.json"), 60), first.log.read_text())
+        first.kill()
+        self.assertTrue(until(lambda: not listens(int(spec["worker"][0].split(":")[1])), 60))
+        self.wait(self.known("worker", 1, spec))  # its end is known: nobody waits for more than the word of it
+        self.wait(ps)
+
     def test_a2_a_missing_ps_is_named_with_the_reason(self):
         port = free_port()
         spec = {"ps": [f"127.0.0.1:{port}"], "worker": [f"127.0.0.1:{free_port()}"]}

@@ -12,12 +12,17 @@
  * Driving: a thread that waits for something that the loop will bring (trn_loop_drive) does the loop's work meanwhile: its message is sent and its
  * answer read without waking another thread, which costs more than a small step itself. Whoever works holds `drive`; nobody holds it while he sleeps. The
  * loop's own thread stays aside while somebody drives, and for LINGER_NS after: steps follow each other closely. Only one thread drives, and only when nobody
- * else waits; with more of them the loop's own thread serves them all. He who drives may look for the answer for a moment before he sleeps: being woken can
- * take longer than a small step. That pays when a core is left for whoever answers, so both ways are tried now and then and the quicker one is kept.
+ * else waits; with more of them the loop's own thread serves them all.
+ *
+ * Looking: on a virtual machine a thread on an idle core is woken after some 50 µs, longer than a small step takes. So a loop whose waits are short looks for
+ * what comes before it sleeps, and yields its core to anybody who wants it. Whether the next wait will be short is guessed as processors guess branches:
+ * from what waits have been after one like the last, since a worker in small steps sees short ones (for its ps) and long ones (for its client) in turn.
+ * TRAINERA_LOOK_US in the environment says for how long a loop looks; 0: never.
  */
 #include "io/loop.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -26,7 +31,7 @@
 
 enum { BATCH = 128 };
 #define LINGER_NS UINT64_C(1000000)
-#define LOOK_NS UINT64_C(200000)
+#define LOOK_US 250
 
 typedef struct post {
     struct post *next;
@@ -58,9 +63,10 @@ struct trn_loop {
     bool driven, sleeps_long; /* a thread drives; our own waits for it to end without looking at the clock */
     uint64_t left_ns;         /* when the last one that drove went */
     _Atomic int waiters;      /* threads in trn_loop_drive */
-    uint64_t usual_ns[2];     /* how long those that drove have had to wait lately: when they slept at once, when they looked first */
-    unsigned drives;
-    bool looks;
+
+    uint64_t look_ns;
+    int hope[2]; /* > 0: look before sleeping, when the last wait was long, short */
+    bool was_short;
 };
 
 static _Thread_local trn_loop *current;
@@ -315,15 +321,25 @@ static int fall_asleep(trn_loop *l, const trn_latch *w)
     return timeout;
 }
 
-static int look(trn_loop *l, const trn_latch *w, struct epoll_event *ready, int *timeout)
+/* Whoever posts something finds us asleep and writes the eventfd, so descriptors are all there is to look at. */
+static int look(trn_loop *l, struct epoll_event *ready, uint64_t until)
 {
-    int n = 0;
-    bool more;
-    for (uint64_t until = trn_now_ns() + LOOK_NS; (more = inbox_empty(l) && !atomic_load(&w->done)) && n == 0 && trn_now_ns() < until;)
-        n = epoll_wait(l->ep, ready, BATCH, 0);
-    if (!more)
-        *timeout = 0;
-    return n;
+    for (;;) {
+        int n = epoll_wait(l->ep, ready, BATCH, 0);
+        if (n != 0 || trn_now_ns() >= until)
+            return n;
+        sched_yield();
+    }
+}
+
+static void learn(trn_loop *l, bool looked, bool is_short)
+{
+    int *hope = &l->hope[l->was_short];
+    if (is_short)
+        *hope = TRN_MIN(*hope + 1, 8);
+    else
+        *hope = TRN_MAX(*hope - (looked ? 4 : 1), -8);
+    l->was_short = is_short;
 }
 
 /* [drive] Sleeps, without the lock, and does what there is to do. */
@@ -331,15 +347,19 @@ static void turn(trn_loop *l, const trn_latch *w)
 {
     struct epoll_event ready[BATCH];
     int timeout = fall_asleep(l, w);
-    uint64_t stops = l->stops;
+    uint64_t stops = l->stops, since = timeout != 0 ? trn_now_ns() : 0;
+    bool looks = since && l->hope[l->was_short] > 0;
     current = NULL;
     pthread_mutex_unlock(&l->drive);
-    int n = w && timeout && l->looks ? look(l, w, ready, &timeout) : 0;
+    int n = looks ? look(l, ready, since + l->look_ns) : 0;
     if (n == 0)
         n = epoll_wait(l->ep, ready, BATCH, timeout);
+    bool is_short = since && trn_now_ns() < since + l->look_ns;
     atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
     pthread_mutex_lock(&l->drive);
     current = l;
+    if (since)
+        learn(l, looks, is_short);
     /* Another thread may have stopped what we are told about; everything that still matters will be told again. */
     l->ready = ready;
     l->n_ready = n < 0 || stops != l->stops ? 0 : n; /* < 0: EINTR */
@@ -428,14 +448,6 @@ void trn_latch_wait(trn_latch *w)
     pthread_cond_destroy(&w->cv);
 }
 
-static void choose_way(trn_loop *l)
-{
-    const uint64_t *u = l->usual_ns;
-    l->looks = u[1] < u[0] && u[1] < LOOK_NS;
-    if (l->drives++ % 32 == 0 && TRN_MIN(u[0], u[1]) < LOOK_NS)
-        l->looks = !l->looks;
-}
-
 void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w)
 {
     if (current || atomic_fetch_add(&l->waiters, 1) > 0) {
@@ -454,12 +466,8 @@ void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w)
     fn(arg);
     run_inbox(l);
     run_later(l);
-    uint64_t since = trn_now_ns();
-    choose_way(l);
     while (!atomic_load(&w->done))
         turn(l, w);
-    uint64_t *usual = &l->usual_ns[l->looks];
-    *usual = (15 * *usual + TRN_MIN(trn_now_ns() - since, 50 * LOOK_NS)) / 16;
     /* Whatever is posted from now on is found by the next one to come: the eventfd stays ready. */
     while (fall_asleep(l, NULL) == 0) {
         run_inbox(l);
@@ -481,6 +489,8 @@ trn_err trn_loop_open(trn_loop **out, const char *name)
 {
     trn_loop *l = trn_xalloc(sizeof *l);
     l->later_tail = &l->later;
+    const char *look_us = getenv("TRAINERA_LOOK_US");
+    l->look_ns = (look_us ? strtoul(look_us, NULL, 10) : LOOK_US) * UINT64_C(1000);
     pthread_mutex_init(&l->drive, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -198,6 +199,69 @@ static void stopped_watch_is_silent(void **state)
     assert_int_equal(p.reads[0] + p.reads[1], 1);
     for (int i = 0; i < 4; i++)
         close(p.fd[i / 2][i % 2]);
+}
+
+typedef struct usage {
+    gate done;
+    struct rusage r;
+} usage;
+static void take_usage(void *arg)
+{
+    usage *u = arg;
+    getrusage(RUSAGE_THREAD, &u->r);
+    gate_add(&u->done);
+}
+static struct rusage usage_of(trn_loop *l)
+{
+    usage u = {.done = GATE};
+    trn_loop_post(l, take_usage, &u);
+    gate_wait(&u.done, 1);
+    return u.r;
+}
+static trn_loop *loop_that_looks(const char *us)
+{
+    trn_loop *l = NULL;
+    setenv("TRAINERA_LOOK_US", us, 1);
+    assert_null(trn_loop_open(&l, "looks"));
+    unsetenv("TRAINERA_LOOK_US");
+    return l;
+}
+/* How often the loop's thread went to sleep while it was asked 200 times, each time after the answer. */
+static long sleeps(void)
+{
+    trn_loop *l = loop_that_looks("2000000");
+    struct rusage before = {0};
+    for (int i = 0; i < 300; i++) {
+        gate g = GATE;
+        trn_loop_post(l, gate_add, &g);
+        gate_wait(&g, 1);
+        if (i == 99)
+            before = usage_of(l);
+    }
+    long n = usage_of(l).ru_nvcsw - before.ru_nvcsw;
+    trn_loop_close(l);
+    return n;
+}
+/* After short waits a loop looks for what comes: it does not sleep between questions that follow each other within its time. */
+static void short_waits_do_not_sleep(void **state)
+{
+    (void)state;
+    assert_true(sleeps() < 50);
+}
+/* After long ones it sleeps at once: 40 looks of 5 ms would be 200 ms of CPU. */
+static void long_waits_cost_nothing(void **state)
+{
+    (void)state;
+    trn_loop *l = loop_that_looks("5000");
+    for (int i = 0; i < 40; i++) {
+        gate g = GATE;
+        usleep(12000);
+        trn_loop_post(l, gate_add, &g);
+        gate_wait(&g, 1);
+    }
+    struct rusage r = usage_of(l);
+    trn_loop_close(l);
+    assert_true(r.ru_utime.tv_sec + r.ru_stime.tv_sec == 0 && r.ru_utime.tv_usec + r.ru_stime.tv_usec < 50000);
 }
 
 /* ---- pool ----------------------------------------------------------------------------------------------------- */
@@ -552,6 +616,7 @@ int main(void)
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(lookups_leave_the_loop_alone),
+        cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,8 @@
  * The slot keeps a chain of tasks on the core whose cache holds their data; it lies behind the same mutex, so idle workers
  * may take from it and a long task never hides work. A worker that finds nothing looks again for about a microsecond
  * before it sleeps: the next task of a step usually comes at once, and a sleep plus wake-up costs more. Among kernels that are
- * divided over the pool it looks for longer, since the next one usually follows within that time; it offers its core
- * to others meanwhile.
+ * divided over the pool it looks for longer if the next one has usually followed within that time; it offers its core
+ * to others meanwhile. The last kernel of a small step is not followed by any: a ps learns not to look.
  */
 #include "io/loop.h"
 
@@ -26,6 +26,7 @@ typedef struct worker {
     task slot; /* fn NULL: empty */
     unsigned turn;
     bool helped; /* its last task was a piece of a divided kernel */
+    int hope;    /* > 0: after one, the next task has come soon of late */
 } worker;
 
 struct trn_pool {
@@ -108,18 +109,21 @@ static inline void relax(void)
 #endif
 }
 
-/* Looks for a task without the lock. */
-static void spin_idle(trn_pool *p, worker *w)
+/* Looks for a task without the lock, until then. */
+static void spin_idle(trn_pool *p, uint64_t until)
 {
     for (int i = 0; i < 64; i++, relax())
         if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
             return;
-    if (!w->helped)
-        return;
-    for (uint64_t until = trn_now_ns() + SPIN_BUSY_NS; trn_now_ns() < until; sched_yield())
+    for (; trn_now_ns() < until; sched_yield())
         for (int i = 0; i < 32; i++, relax())
             if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
                 return;
+}
+
+static void learn(worker *w, bool looked, bool soon)
+{
+    w->hope = soon ? TRN_MIN(w->hope + 1, 8) : TRN_MAX(w->hope - (looked ? 4 : 1), -8);
 }
 
 static void *worker_main(void *arg)
@@ -134,7 +138,9 @@ static void *worker_main(void *arg)
         bool got = take(p, w, &t);
         if (!got) {
             trn_unlock(&p->mu);
-            spin_idle(p, w);
+            uint64_t until = w->helped ? trn_now_ns() + SPIN_BUSY_NS : 0;
+            bool looks = until && w->hope > 0;
+            spin_idle(p, looks ? until : 0);
             w->helped = false;
             trn_lock(&p->mu);
             while (!(got = take(p, w, &t)) && !p->closing) {
@@ -142,6 +148,8 @@ static void *worker_main(void *arg)
                 pthread_cond_wait(&p->work, &p->mu.m);
                 p->sleeping--;
             }
+            if (until)
+                learn(w, looks, trn_now_ns() < until);
         }
         trn_unlock(&p->mu);
         if (!got)

@@ -176,22 +176,52 @@ static trn_err dense(trn_kctx *k, rule r)
 
 /* ---- sparse --------------------------------------------------------------------------------------------------- */
 
+static void fetch_row(const update *u, int64_t i, int64_t column, int64_t n)
+{
+    size_t size = trn_dtype_size(u->dtype), at = (size_t)(trn_int_at(u->indices, i) * u->row + column) * size, bytes = (size_t)n * size;
+    trn_fetch_row(u->x + at, bytes);
+    for (int s = 0; s + 1 < u->vars.n; s++)
+        trn_fetch_row(u->slot[s] + at, bytes);
+}
+
+static void update_row(const update *u, int64_t i, int64_t column, int64_t n)
+{
+    int64_t row = trn_int_at(u->indices, i);
+    trn_vars_row_lock(&u->vars, row);
+    run_rule(u, row * u->row + column, i * u->row + column, n);
+    trn_vars_row_unlock(&u->vars, row);
+}
+
 /* Columns [begin, end) of every row named: rows in order, so that one named twice is updated twice, one after the other. */
-static void sparse_piece(void *arg, int64_t begin, int64_t end)
+static void sparse_columns(void *arg, int64_t begin, int64_t end)
 {
     const update *u = arg;
-    size_t size = trn_dtype_size(u->dtype), bytes = (size_t)(end - begin) * size;
     for (int64_t i = 0; i < u->indices->count; i++) {
-        if (i + TRN_ROWS_AHEAD < u->indices->count) {
-            size_t next = (size_t)(trn_int_at(u->indices, i + TRN_ROWS_AHEAD) * u->row + begin) * size;
-            trn_fetch_row(u->x + next, bytes);
-            for (int s = 0; s + 1 < u->vars.n; s++)
-                trn_fetch_row(u->slot[s] + next, bytes);
-        }
-        int64_t row = trn_int_at(u->indices, i);
-        trn_vars_row_lock(&u->vars, row);
-        run_rule(u, row * u->row + begin, i * u->row + begin, end - begin);
-        trn_vars_row_unlock(&u->vars, row);
+        if (i + TRN_ROWS_AHEAD < u->indices->count)
+            fetch_row(u, i + TRN_ROWS_AHEAD, begin, end - begin);
+        update_row(u, i, begin, end - begin);
+    }
+}
+
+/* The next index from i on whose row's lock lies in lines [begin, end): all indices of a row do, so they too are taken in order. */
+static int64_t next_in_lines(const update *u, int64_t i, int64_t begin, int64_t end)
+{
+    for (; i < u->indices->count; i++) {
+        int64_t line = trn_int_at(u->indices, i) % TRN_VAR_LINES;
+        if (line >= begin && line < end)
+            break;
+    }
+    return i;
+}
+
+static void sparse_rows(void *arg, int64_t begin, int64_t end)
+{
+    const update *u = arg;
+    int64_t n = u->indices->count, ahead = next_in_lines(u, 0, begin, end), fetched = 0;
+    for (int64_t i = ahead; i < n; i = next_in_lines(u, i + 1, begin, end), fetched--) {
+        for (; fetched < TRN_ROWS_AHEAD && ahead < n; fetched++, ahead = next_in_lines(u, ahead + 1, begin, end))
+            fetch_row(u, ahead, 0, u->row);
+        update_row(u, i, 0, u->row);
     }
 }
 
@@ -223,7 +253,10 @@ static trn_err sparse_locked(update *u, trn_kctx *k)
     u->x = u->o = t->data;
     u->g = u->grad->data;
     u->row = u->grad->count / n;
-    trn_k_for(k, u->row, TRN_MAX(TRN_GRAIN / n, (int64_t)128), sparse_piece, u);
+    if (n >= 16 * TRN_VAR_LINES && u->grad->count >= TRN_GRAIN)
+        trn_k_for(k, TRN_VAR_LINES, TRN_MAX(TRN_VAR_LINES / trn_k_threads(k), 1), sparse_rows, u);
+    else
+        trn_k_for(k, u->row, TRN_MAX(TRN_GRAIN / n, (int64_t)128), sparse_columns, u);
     return TRN_OK;
 }
 

@@ -71,8 +71,8 @@ trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_
     trn_resource_init(&v->base, &trn_var_type);
     trn_mutex_init(&v->mu, TRN_RANK_RES);
     pthread_cond_init(&v->turn, NULL);
-    for (int i = 0; i < TRN_VAR_ROWS; i++)
-        atomic_flag_clear(&v->row[i]);
+    for (int64_t row = 0; row < 8 * TRN_VAR_LINES; row++)
+        atomic_flag_clear(trn_var_row_flag(v, row));
     v->dtype = dtype;
     v->shape = shape ? *shape : trn_shape_unknown();
     v->name = trn_xstrdup(name);

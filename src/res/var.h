@@ -13,7 +13,8 @@
 
 #include "res/res.h"
 
-#define TRN_VAR_ROWS 64 /* locks for rows: row i has lock i % TRN_VAR_ROWS */
+/* Locks for rows: row i has lock (i / TRN_VAR_LINES) % 8 in cache line i % TRN_VAR_LINES. Threads that divide rows by that line do not disturb each other. */
+#define TRN_VAR_LINES 8
 
 struct trn_var {
     trn_resource base;
@@ -22,7 +23,10 @@ struct trn_var {
     int sharing;         /* row-wise users right now */
     int waiting;         /* those who wait to have it alone: new sharers let them go first */
     int stalled;         /* sharers who do */
-    atomic_flag row[TRN_VAR_ROWS];
+    struct {
+        atomic_flag row[8];
+        char rest[56];
+    } line[TRN_VAR_LINES];
     trn_dtype dtype;
     trn_shape shape;  /* declared; maybe partial */
     trn_tensor *value; /* NULL: not initialised */
@@ -40,16 +44,20 @@ void trn_var_unlock(trn_var *v);
 trn_err trn_var_share(trn_var *v, bool write) TRN_MUST_USE;
 void trn_var_unshare(trn_var *v);
 /* One row of a shared variable; held for as long as a copy takes, several of one row's locks in address order of their variables. */
+static inline atomic_flag *trn_var_row_flag(trn_var *v, int64_t row)
+{
+    return &v->line[(uint64_t)row % TRN_VAR_LINES].row[(uint64_t)row / TRN_VAR_LINES % 8];
+}
 static inline void trn_var_row_lock(trn_var *v, int64_t row)
 {
-    atomic_flag *f = &v->row[(uint64_t)row % TRN_VAR_ROWS];
+    atomic_flag *f = trn_var_row_flag(v, row);
     for (unsigned i = 1; atomic_flag_test_and_set_explicit(f, memory_order_acquire); i++)
         if (i % 64 == 0)
             sched_yield();
 }
 static inline void trn_var_row_unlock(trn_var *v, int64_t row)
 {
-    atomic_flag_clear_explicit(&v->row[(uint64_t)row % TRN_VAR_ROWS], memory_order_release);
+    atomic_flag_clear_explicit(trn_var_row_flag(v, row), memory_order_release);
 }
 /* A reference to the value, or FAILED_PRECONDITION that names the variable. Takes the lock. */
 trn_err trn_var_read(trn_tensor **out, trn_var *v) TRN_MUST_USE;

@@ -99,3 +99,24 @@ def test_bad_updates(shared):
     for op, feed in cases:
         both.same(target, op, feed, before=[init], times=1)
     both.same(target, tf.reduce_sum(v), before=[init])
+
+
+def test_rows_named_often_are_updated_in_order(shared):
+    """Enough rows for several threads, most of them named more than once: as if one thread went through the indices."""
+    tf1.reset_default_graph()
+    rng = np.random.RandomState(5)
+    rows, n, width = 1000, 4096, 64
+    ids, grad = rng.randint(0, rows, n), rng.uniform(-1, 1, (n, width)).astype(np.float32)
+    v = tf1.get_variable("often", initializer=tf.ones((rows, width)), use_resource=True)
+    acc = tf1.get_variable("often_acc", initializer=tf.fill((rows, width), 0.1), use_resource=True)
+    step = tf.raw_ops.ResourceSparseApplyAdagrad(var=v.handle, accum=acc.handle, lr=0.1, grad=grad, indices=ids)
+    want, sums = np.ones((rows, width), np.float32), np.full((rows, width), 0.1, np.float32)
+    with tf1.Session(shared.target("worker")) as s:
+        s.run(tf1.global_variables_initializer())
+        for _ in range(3):
+            s.run(step)
+            for i, g in zip(ids, grad):
+                sums[i] += g * g
+                want[i] -= np.float32(0.1) * g / np.sqrt(sums[i])
+        np.testing.assert_allclose(s.run(acc), sums, rtol=1e-6)
+        np.testing.assert_allclose(s.run(v), want, rtol=1e-5, atol=1e-6)

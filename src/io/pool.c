@@ -121,9 +121,10 @@ static void spin_idle(trn_pool *p, uint64_t until)
                 return;
 }
 
-static void learn(worker *w, bool looked, bool soon)
+/* One time in three is enough: a wake-up that comes late holds up a whole kernel. */
+static void learn(worker *w, bool soon)
 {
-    w->hope = soon ? TRN_MIN(w->hope + 1, 8) : TRN_MAX(w->hope - (looked ? 4 : 1), -8);
+    w->hope = soon ? TRN_MIN(w->hope + 2, 8) : TRN_MAX(w->hope - 1, -1);
 }
 
 static void *worker_main(void *arg)
@@ -149,7 +150,7 @@ static void *worker_main(void *arg)
                 p->sleeping--;
             }
             if (until)
-                learn(w, looks, trn_now_ns() < until);
+                learn(w, trn_now_ns() < until);
         }
         trn_unlock(&p->mu);
         if (!got)

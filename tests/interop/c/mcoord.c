@@ -61,13 +61,14 @@ int main(int argc, char **argv)
 {
     trn_role me;
     trn_err err = trn_flags_cluster(&me, argc, argv, own);
-    if (!err)
+    if (!err) {
         err = coordinate(&me);
+        trn_role_fini(&me);
+    }
     if (err) {
         fprintf(stderr, "mcoord: %s: %s\n", trn_code_name(trn_err_code(err)), trn_err_msg(err));
         trn_err_free(err);
         return 1;
     }
-    trn_role_fini(&me);
     return 0;
 }

@@ -22,9 +22,13 @@
 #else
 #ifdef __SANITIZE_ADDRESS__
 #define TRN_ASAN 1
+#else
+#define TRN_ASAN 0
 #endif
 #ifdef __SANITIZE_THREAD__
 #define TRN_TSAN 1
+#else
+#define TRN_TSAN 0
 #endif
 #endif
 

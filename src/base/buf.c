@@ -235,25 +235,20 @@ static trn_err no_room(size_t size)
     return trn_errorf(TRN_RESOURCE_EXHAUSTED, "out of memory: a buffer of %zu bytes does not fit", size);
 }
 
-#define WAIT_FROM 10 /* 1 KiB */
-#define WAIT_MAX 64  /* per list: at most 4 MiB in the largest */
-
-#if TRN_ASAN
-#define WAITING 0 /* fresh memory is what finds bugs */
-#else
-#define WAITING 1
-#endif
+#define WAIT_FROM 10                            /* 1 KiB */
+#define WAIT_MAX (TRN_ASAN ? 0 : 64)            /* per list: at most 4 MiB in the largest; fresh memory is what finds bugs */
+#define N_WAITING (LARGE_SHIFT - WAIT_FROM + 1) /* powers of two that such sizes are rounded up to, both ends included */
 
 static struct {
     pthread_mutex_t mu;
     own *list;
     int n;
-} waiting[LARGE_SHIFT - WAIT_FROM] = {[0 ... LARGE_SHIFT - WAIT_FROM - 1] = {.mu = PTHREAD_MUTEX_INITIALIZER}};
+} waiting[N_WAITING] = {[0 ... N_WAITING - 1] = {.mu = PTHREAD_MUTEX_INITIALIZER}};
 
 /* -1: not of a size that waits. */
 static int waiting_class(size_t size)
 {
-    return WAITING && size > (size_t)1 << (WAIT_FROM - 1) && size < LARGE ? TRN_MAX(64 - __builtin_clzll(size - 1) - WAIT_FROM, 0) : -1;
+    return size > (size_t)1 << (WAIT_FROM - 1) && size < LARGE ? TRN_MAX(64 - __builtin_clzll(size - 1) - WAIT_FROM, 0) : -1;
 }
 
 static own *waiting_pop(int w)

@@ -210,6 +210,26 @@ static void buf_pool(void **state)
     trn_buf_pool_limit((size_t)256 << 20);
 }
 
+/* The largest of the small and the smallest of the large buffers, whose lists are neighbours. */
+static void *buf_edge_worker(void *arg)
+{
+    for (int i = 0; i < 20000; i++) {
+        trn_buf *small = buf_of(40000), *large = buf_of(65536);
+        trn_buf_unref(small);
+        trn_buf_unref(large);
+    }
+    return NULL;
+}
+
+static void buf_edge(void **state)
+{
+    pthread_t t[4];
+    for (size_t i = 0; i < TRN_COUNTOF(t); i++)
+        pthread_create(&t[i], NULL, buf_edge_worker, NULL);
+    for (size_t i = 0; i < TRN_COUNTOF(t); i++)
+        pthread_join(t[i], NULL);
+}
+
 /* Ages the pool as a timer would, from `*now` for `seconds`. */
 static void age(uint64_t *now, int seconds)
 {
@@ -649,7 +669,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(err_values),      cmocka_unit_test(arena),      cmocka_unit_test(sb),
-        cmocka_unit_test(buf_sizes),       cmocka_unit_test(joins), cmocka_unit_test(buf_pool), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
+        cmocka_unit_test(buf_sizes),       cmocka_unit_test(joins), cmocka_unit_test(buf_pool), cmocka_unit_test(buf_edge), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
         cmocka_unit_test(buf_threads),     cmocka_unit_test(map_model),  cmocka_unit_test(map_edges),
         cmocka_unit_test(hashes),          cmocka_unit_test(log_lines),  cmocka_unit_test(log_threads),
         cmocka_unit_test(clock_random),    cmocka_unit_test(lock_order), cmocka_unit_test(metrics),

@@ -25,7 +25,14 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 
-enum { KC = 256, MC = 96, NC = 1024 };
+enum { KC = 320, MC = 96, NC = 512 };
+
+/* How much of k is taken at once: equal parts, none of them a small rest. */
+static int64_t depth(int64_t k)
+{
+    int64_t parts = (k + KC - 1) / KC;
+    return ((k + parts - 1) / parts + 3) / 4 * 4;
+}
 
 typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
@@ -39,23 +46,25 @@ typedef int32_t vi4 __attribute__((vector_size(16)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi4){__VA_ARGS__})
 #endif
 
-/* to[k·w + q] = from[q·cs + k] for w columns and kc rows. */
+/* to[k·w + q] = from[q·cs + k] for w columns and kc rows. Four columns at a time, and of each what lies in a cache line or two: columns of a
+ * power of two apart would push each other out of the cache. */
 INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64_t w)
 {
-    int64_t k = 0;
-    for (; k + 4 <= kc; k += 4)
-        for (int64_t q = 0; q < w; q += 4) {
-            const float *f = from + q * cs + k;
-            vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
-            vf4 ab0 = SHUFFLE(a, b, 0, 4, 1, 5), ab1 = SHUFFLE(a, b, 2, 6, 3, 7);
-            vf4 cd0 = SHUFFLE(c, d, 0, 4, 1, 5), cd1 = SHUFFLE(c, d, 2, 6, 3, 7);
-            float *t = to + k * w + q;
-            *(vf4 *)t = SHUFFLE(ab0, cd0, 0, 1, 4, 5);
-            *(vf4 *)(t + w) = SHUFFLE(ab0, cd0, 2, 3, 6, 7);
-            *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
-            *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
-        }
-    for (; k < kc; k++)
+    int64_t whole = kc / 4 * 4;
+    for (int64_t kb = 0; kb < whole; kb += 32)
+        for (int64_t q = 0; q < w; q += 4)
+            for (int64_t k = kb, end = TRN_MIN(kb + 32, whole); k < end; k += 4) {
+                const float *f = from + q * cs + k;
+                vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
+                vf4 ab0 = SHUFFLE(a, b, 0, 4, 1, 5), ab1 = SHUFFLE(a, b, 2, 6, 3, 7);
+                vf4 cd0 = SHUFFLE(c, d, 0, 4, 1, 5), cd1 = SHUFFLE(c, d, 2, 6, 3, 7);
+                float *t = to + k * w + q;
+                *(vf4 *)t = SHUFFLE(ab0, cd0, 0, 1, 4, 5);
+                *(vf4 *)(t + w) = SHUFFLE(ab0, cd0, 2, 3, 6, 7);
+                *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
+                *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
+            }
+    for (int64_t k = whole; k < kc; k++)
         for (int64_t q = 0; q < w; q++)
             to[k * w + q] = from[q * cs + k];
 }
@@ -66,45 +75,67 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             to[k * w + q] = from[q * cs + k];
 }
 
-/* One product of a column of A and a row of B, added to the tile. ARS, ACS, BRS: strides of A and B, constants where they can be. */
-#define TILE_STEP(V, L, MR, ARS, ACS, BRS, at)                                                                         \
+/* Where a tile finds A: packed, column after column of MR rows, or in R rows as they lie. Three rows share a pointer, since a processor adds one or two
+ * strides to it for nothing; left alone, the compiler keeps a dozen offsets in memory instead (HOLD). */
+#define PACKED_AT(r, at) p[0][(r) + (at) * (stride)]
+#define PACKED_STEP(n) p[0] += (n) * (stride)
+#define ROWS_AT(r, at) p[(r) / 3][(r) % 3 * ars + (at)]
+#define ROWS_STEP(n)                                                                                                   \
+    for (int q = 0; q < 4; q++) {                                                                                      \
+        p[q] += (n);                                                                                                   \
+        __asm__("" : "+r"(p[q]));                                                                                      \
+    }
+
+/* x += a·b, into the register where x is: left to itself, the compiler moves accumulators about. */
+#define FMA_ANY(x, a, b) x += (a) * (b)
+#define FMA_PS(x, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
+#define FMA_PD(x, a, b) __asm__("vfmadd231pd %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
+#define ALL_4(V, s) (V){s, s, s, s}
+#define ALL_8(V, s) (V){s, s, s, s, s, s, s, s}
+#define ALL_16(V, s) (V){s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s}
+
+/* One product of a column of A and a row of B, added to the tile. BRS: stride of B, a constant where it can be. */
+#define TILE_STEP(V, L, R, A, BRS, FMA, at)                                                                                 \
     {                                                                                                                  \
         V b0 = *(const V *)(b + (at) * (BRS)), b1 = *(const V *)(b + (at) * (BRS) + (L));                              \
-        UNROLL for (int r = 0; r < (MR); r++)                                                                          \
+        UNROLL for (int r = 0; r < (R); r++)                                                                           \
         {                                                                                                              \
-            x[r][0] += a[r * (ARS) + (at) * (ACS)] * b0;                                                               \
-            x[r][1] += a[r * (ARS) + (at) * (ACS)] * b1;                                                               \
+            V s = ALL_##L(V, A##_AT(r, at));                                                                           \
+            FMA(x[r][0], s, b0);                                                                                       \
+            FMA(x[r][1], s, b1);                                                                                       \
         }                                                                                                              \
     }
 
-/* A tile of MR x 2·L of C. `first`: C is overwritten, not added to. (Written out in each function: gcc takes vectors larger than the caller's own
- * target apart before it inlines.) */
-#define TILE(T, V, name, L, MR, TARGET, ARS, ACS, BRS)                                                                 \
+/* A tile of R x 2·L of C; A: PACKED or ROWS. `first`: C is overwritten, not added to. (Written out in each function: gcc takes vectors larger than the
+ * caller's own target apart before it inlines.) */
+#define TILE(T, V, name, L, R, MR, FMA, TARGET, A, BRS)                                                                     \
     TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *c, int64_t ldc, int64_t mr,\
                             int64_t nr, bool first)                                                                    \
     {                                                                                                                  \
+        enum { stride = (MR) };                                                                                        \
         (void)ars;                                                                                                     \
         (void)brs;                                                                                                     \
-        V x[MR][2];                                                                                                    \
-        UNROLL for (int r = 0; r < (MR); r++) x[r][0] = x[r][1] = (V){0};                                              \
+        const T *p[4] = {a, a + 3 * ars, a + 6 * ars, a + 9 * ars};                                                    \
+        V x[R][2];                                                                                                     \
+        UNROLL for (int r = 0; r < (R); r++) x[r][0] = x[r][1] = (V){0};                                               \
         for (int64_t r = 0; r < mr; r++)                                                                               \
             __builtin_prefetch(c + r * ldc, 1);                                                                        \
         int64_t k = kc;                                                                                                \
         for (; k >= 4; k -= 4) {                                                                                       \
-            TILE_STEP(V, L, MR, ARS, ACS, BRS, 0)                                                                      \
-            TILE_STEP(V, L, MR, ARS, ACS, BRS, 1)                                                                      \
-            TILE_STEP(V, L, MR, ARS, ACS, BRS, 2)                                                                      \
-            TILE_STEP(V, L, MR, ARS, ACS, BRS, 3)                                                                      \
-            a += 4 * (ACS);                                                                                            \
+            TILE_STEP(V, L, R, A, BRS, FMA, 0)                                                                              \
+            TILE_STEP(V, L, R, A, BRS, FMA, 1)                                                                              \
+            TILE_STEP(V, L, R, A, BRS, FMA, 2)                                                                              \
+            TILE_STEP(V, L, R, A, BRS, FMA, 3)                                                                              \
+            A##_STEP(4);                                                                                               \
             b += 4 * (BRS);                                                                                            \
         }                                                                                                              \
         for (; k > 0; k--) {                                                                                           \
-            TILE_STEP(V, L, MR, ARS, ACS, BRS, 0)                                                                      \
-            a += (ACS);                                                                                                \
+            TILE_STEP(V, L, R, A, BRS, FMA, 0)                                                                              \
+            A##_STEP(1);                                                                                               \
             b += (BRS);                                                                                                \
         }                                                                                                              \
-        if (mr == (MR) && nr == 2 * (L)) {                                                                             \
-            UNROLL for (int r = 0; r < (MR); r++)                                                                      \
+        if (mr == (R) && nr == 2 * (L)) {                                                                              \
+            UNROLL for (int r = 0; r < (R); r++)                                                                       \
             {                                                                                                          \
                 V *y = (V *)(c + r * ldc), *z = (V *)(c + r * ldc + (L));                                              \
                 if (!first) {                                                                                          \
@@ -116,8 +147,8 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             }                                                                                                          \
             return;                                                                                                    \
         }                                                                                                              \
-        T t[(MR) * 2 * (L)];                                                                                           \
-        UNROLL for (int r = 0; r < (MR); r++)                                                                          \
+        T t[(R) * 2 * (L)];                                                                                            \
+        UNROLL for (int r = 0; r < (R); r++)                                                                           \
         {                                                                                                              \
             *(V *)(t + r * 2 * (L)) = x[r][0];                                                                         \
             *(V *)(t + r * 2 * (L) + (L)) = x[r][1];                                                                   \
@@ -158,10 +189,12 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
     }
 
 /* Everything for one kind of CPU. */
-#define GEMM(T, V, tag, turn, L, MR, TARGET)                                                                           \
-    TILE(T, V, tile_rows_##tag, L, MR, TARGET, ars, 1, 2 * (L))    /* rows of A as they lie */                         \
-    TILE(T, V, tile_packed_##tag, L, MR, TARGET, 1, (MR), 2 * (L)) /* both packed */                                   \
-    TILE(T, V, tile_direct_##tag, L, MR, TARGET, 1, (MR), brs)     /* B as it lies */                                  \
+#define GEMM(T, V, tag, turn, L, MR, FMA, TARGET)                                                                           \
+    TILE(T, V, tile_rows_##tag, L, MR, MR, FMA, TARGET, ROWS, 2 * (L))         /* rows of A as they lie */                  \
+    TILE(T, V, tile_packed_##tag, L, MR, MR, FMA, TARGET, PACKED, 2 * (L))     /* both packed */                            \
+    TILE(T, V, tile_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, PACKED, 2 * (L)) /* what is left below: two thirds */      \
+    TILE(T, V, tile_third_##tag, L, (MR) / 3, MR, FMA, TARGET, PACKED, 2 * (L)) /* a third */                               \
+    TILE(T, V, tile_direct_##tag, L, MR, MR, FMA, TARGET, PACKED, brs)         /* B as it lies */                           \
     THIN(T, V, thin1_##tag, L, 1, 8, TARGET)                                                                           \
     THIN(T, V, thin2_##tag, L, 2, 4, TARGET)                                                                           \
     THIN(T, V, thin3_##tag, L, 3, 4, TARGET)                                                                           \
@@ -206,17 +239,20 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
         bool thin = g->m <= 2 * (MR) && g->bcs == 1; /* B would be packed to be read once or twice */                  \
+        int64_t deep = depth(g->k);                                                                                    \
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
-            for (int64_t kk = 0; kk < g->k; kk += KC) {                                                                \
-                int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN((int64_t)KC, g->k - kk);                    \
+            for (int64_t kk = 0; kk < g->k; kk += deep) {                                                              \
+                int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
                 int64_t direct = thin ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
                 const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
                 pack_b_##tag(pb, fb + direct * g->bcs, g->brs, g->bcs, kc, nc - direct);                               \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
                     const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
-                    /* Rows that lie in order are read where they are; only a last, incomplete tile is packed. */      \
-                    int64_t whole = g->acs == 1 && !thin ? mc / (MR) * (MR) : 0;                                       \
+                    /* Rows that lie in order are read where they are; only a last, incomplete tile is packed. Not     \
+                     * when all of them would want the same few places of the cache. */                                \
+                    bool crowd = (MR) > 8 && g->ars * (int64_t)sizeof(T) % 4096 == 0;                                  \
+                    int64_t whole = g->acs == 1 && !thin && !crowd ? mc / (MR) * (MR) : 0;                             \
                     pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, mc - whole, kc);                             \
                     for (int64_t j = 0; j < nc; j += 2 * (L))                                                          \
                         for (int64_t i = 0; i < mc; i += (MR)) {                                                       \
@@ -228,8 +264,11 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
                                 tile_rows_##tag(kc, fa + i * g->ars, g->ars, pb + (j - direct) * kc, 0, y, g->ldc, mr, \
                                                 nr, kk == 0);                                                          \
                             else                                                                                       \
-                                tile_packed_##tag(kc, pa + (i - whole) * kc, 1, pb + (j - direct) * kc, 0, y, g->ldc,  \
-                                                  mr, nr, kk == 0);                                                    \
+                                (mr <= (MR) / 3       ? tile_third_##tag                                               \
+                                 : mr <= 2 * (MR) / 3 ? tile_two_##tag                                                 \
+                                                      : tile_packed_##tag)(kc, pa + (i - whole) * kc, 1,               \
+                                                                           pb + (j - direct) * kc, 0, y, g->ldc, mr,   \
+                                                                           nr, kk == 0);                               \
                         }                                                                                              \
                 }                                                                                                      \
             }                                                                                                          \
@@ -240,7 +279,7 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             (g->m == 1 ? thin1_##tag : g->m == 2 ? thin2_##tag : thin3_##tag)(g);                                      \
             return true;                                                                                               \
         }                                                                                                              \
-        int64_t kc = TRN_MIN(g->k, (int64_t)KC), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),           \
+        int64_t kc = TRN_MIN(g->k, depth(g->k)), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),           \
                 nc = TRN_MIN((g->n + 2 * (L) - 1) / (2 * (L)) * (2 * (L)), (int64_t)NC);                               \
         trn_buf *buf;                                                                                                  \
         trn_err e = trn_buf_new(&buf, sizeof(T) * (size_t)(kc * (mc + nc)));                                           \
@@ -256,13 +295,13 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 
 typedef bool gemm_fn(const trn_gemm_args *g);
 
-GEMM(float, vf, f32, turn_f32, 8, 6, )
-GEMM(double, vd, f64, turn_f64, 4, 6, )
+GEMM(float, vf, f32, turn_f32, 8, 6, FMA_ANY, )
+GEMM(double, vd, f64, turn_f64, 4, 6, FMA_ANY, )
 #if defined(__x86_64__)
-GEMM(float, vf, f32_fma, turn_f32, 8, 6, __attribute__((target("avx2,fma"))))
-GEMM(double, vd, f64_fma, turn_f64, 4, 6, __attribute__((target("avx2,fma"))))
-GEMM(float, vf16, f32_512, turn_f32, 16, 12, __attribute__((target("avx512f,avx2,fma"))))
-GEMM(double, vd8, f64_512, turn_f64, 8, 12, __attribute__((target("avx512f,avx2,fma"))))
+GEMM(float, vf, f32_fma, turn_f32, 8, 6, FMA_PS, __attribute__((target("avx2,fma"))))
+GEMM(double, vd, f64_fma, turn_f64, 4, 6, FMA_PD, __attribute__((target("avx2,fma"))))
+GEMM(float, vf16, f32_512, turn_f32, 16, 12, FMA_PS, __attribute__((target("avx512f,avx2,fma"))))
+GEMM(double, vd8, f64_512, turn_f64, 8, 12, FMA_PD, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
 static gemm_fn *const variants[][2] = {

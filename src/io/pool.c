@@ -5,13 +5,19 @@
  * before it sleeps: the next task of a step usually comes at once, and a sleep plus wake-up costs more. Among kernels that are
  * divided over the pool it looks for longer if the next one has usually followed within that time; it offers its core
  * to others meanwhile. The last kernel of a small step is not followed by any: a ps learns not to look.
+ *
+ * A worker that was called while all cores were busy may be put behind the very one that called it, and stay there for a time slice
+ * of milliseconds while another core has long come free: the kernel looks for such cases only now and then. So whoever works on a divided kernel
+ * looks after those that were called and have not come, and sends them away from its own core (fetch).
  */
 #include "io/loop.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#define LATE_NS 80000 /* a worker that was called and is not here by then is behind somebody; the wake-up itself takes 20 to 50 µs */
 #define SPIN_BUSY_NS 60000 /* among divided kernels; a sleep and the wake-up cost 20 to 50 µs on a virtual machine */
 #define SPIN_JOIN_NS 100000 /* for the last piece of a divided kernel */
 
@@ -23,6 +29,12 @@ typedef struct task {
 typedef struct worker {
     trn_pool *pool;
     pthread_t thread;
+    pthread_cond_t come;
+    struct worker *next; /* of those that sleep */
+    uint64_t called_ns;  /* != 0: it was called then and is not here yet */
+    pid_t tid;
+    bool fetched;   /* sent away from a core; `cpus` is where it may be */
+    cpu_set_t cpus;
     task slot; /* fn NULL: empty */
     unsigned turn;
     bool helped; /* its last task was a piece of a divided kernel */
@@ -31,12 +43,12 @@ typedef struct worker {
 
 struct trn_pool {
     trn_mutex mu;
-    pthread_cond_t work;
     task *ring; /* power of two */
     size_t cap, head, n;
     int slots; /* workers whose slot is full */
-    int sleeping;
+    worker *asleep; /* the last one to fall asleep first: its cache is the warmest */
     bool closing;
+    _Atomic int called; /* workers that were called and are not here yet */
     _Atomic uint32_t waiting; /* tasks to be had: read without the lock while spinning */
     int n_workers;
     char name[12];
@@ -127,11 +139,56 @@ static void learn(worker *w, bool soon)
     w->hope = soon ? TRN_MIN(w->hope + 2, 8) : TRN_MAX(w->hope - 1, -1);
 }
 
+/* Locked. Somebody who sleeps; the caller signals him when it has let the lock go. NULL: nobody does. */
+static worker *call_one(trn_pool *p)
+{
+    worker *w = p->asleep;
+    if (w) {
+        p->asleep = w->next;
+        w->called_ns = trn_now_ns();
+        atomic_fetch_add_explicit(&p->called, 1, memory_order_relaxed);
+    }
+    return w;
+}
+
+/* Locked. */
+static void wait_for_call(trn_pool *p, worker *w)
+{
+    w->next = p->asleep;
+    p->asleep = w;
+    while (!w->called_ns && !p->closing)
+        pthread_cond_wait(&w->come, &p->mu.m);
+    if (w->called_ns) {
+        w->called_ns = 0;
+        atomic_fetch_sub_explicit(&p->called, 1, memory_order_relaxed);
+    }
+}
+
+/* Whoever was called and is late is told to run on any core but this one. He puts that right himself when he comes. */
+static void fetch(trn_pool *p)
+{
+    int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE)
+        return;
+    trn_lock(&p->mu);
+    uint64_t now = trn_now_ns();
+    for (int i = 0; i < p->n_workers; i++) {
+        worker *w = &p->w[i];
+        if (!w->called_ns || w->fetched || now - w->called_ns < LATE_NS || sched_getaffinity(w->tid, sizeof w->cpus, &w->cpus) != 0)
+            continue;
+        cpu_set_t others = w->cpus;
+        CPU_CLR(here, &others);
+        w->fetched = CPU_COUNT(&others) > 0 && sched_setaffinity(w->tid, sizeof others, &others) == 0;
+    }
+    trn_unlock(&p->mu);
+}
+
 static void *worker_main(void *arg)
 {
     worker *w = arg;
     trn_pool *p = w->pool;
     self = w;
+    w->tid = gettid();
     pthread_setname_np(pthread_self(), p->name);
     for (;;) {
         task t;
@@ -144,15 +201,16 @@ static void *worker_main(void *arg)
             spin_idle(p, looks ? until : 0);
             w->helped = false;
             trn_lock(&p->mu);
-            while (!(got = take(p, w, &t)) && !p->closing) {
-                p->sleeping++;
-                pthread_cond_wait(&p->work, &p->mu.m);
-                p->sleeping--;
-            }
+            while (!(got = take(p, w, &t)) && !p->closing)
+                wait_for_call(p, w);
             if (until)
                 learn(w, trn_now_ns() < until);
         }
+        bool fetched = w->fetched;
+        w->fetched = false;
         trn_unlock(&p->mu);
+        if (TRN_UNLIKELY(fetched))
+            sched_setaffinity(0, sizeof w->cpus, &w->cpus);
         if (!got)
             break;
         t.fn(t.arg);
@@ -176,10 +234,10 @@ void trn_pool_submit(trn_pool *p, trn_fn fn, void *arg)
         w->slot = t;
     }
     atomic_fetch_add_explicit(&p->waiting, 1, memory_order_relaxed);
-    bool wake = p->sleeping > 0;
+    worker *called = call_one(p);
     trn_unlock(&p->mu);
-    if (wake)
-        pthread_cond_signal(&p->work);
+    if (called)
+        pthread_cond_signal(&called->come);
 }
 
 trn_err trn_pool_open(trn_pool **out, int threads, const char *name)
@@ -188,12 +246,12 @@ trn_err trn_pool_open(trn_pool **out, int threads, const char *name)
         threads = 1;
     trn_pool *p = trn_xalloc(sizeof *p + (size_t)threads * sizeof p->w[0]);
     trn_mutex_init(&p->mu, TRN_RANK_POOL);
-    pthread_cond_init(&p->work, NULL);
     p->cap = 64;
     p->ring = trn_xalloc(p->cap * sizeof *p->ring);
     snprintf(p->name, sizeof p->name, "%s", name ? name : "pool");
     for (int i = 0; i < threads; i++) {
         p->w[i].pool = p;
+        pthread_cond_init(&p->w[i].come, NULL);
         int e = pthread_create(&p->w[i].thread, NULL, worker_main, &p->w[i]);
         if (e != 0) {
             trn_pool_close(p);
@@ -213,11 +271,13 @@ void trn_pool_close(trn_pool *p)
         return;
     trn_lock(&p->mu);
     p->closing = true;
-    pthread_cond_broadcast(&p->work);
-    trn_unlock(&p->mu);
     for (int i = 0; i < p->n_workers; i++)
+        pthread_cond_signal(&p->w[i].come);
+    trn_unlock(&p->mu);
+    for (int i = 0; i < p->n_workers; i++) {
         pthread_join(p->w[i].thread, NULL);
-    pthread_cond_destroy(&p->work);
+        pthread_cond_destroy(&p->w[i].come);
+    }
     trn_mutex_fini(&p->mu);
     free(p->ring);
     free(p);
@@ -233,6 +293,7 @@ typedef struct split {
     _Atomic int64_t next; /* first index not yet taken */
     _Atomic int64_t done; /* indices finished */
     _Atomic int refs;
+    trn_pool *pool;
     trn_mutex mu;
     pthread_cond_t all;
 } split;
@@ -259,6 +320,8 @@ static void split_work(split *s)
             pthread_cond_signal(&s->all);
             trn_unlock(&s->mu);
         }
+        if (TRN_UNLIKELY(atomic_load_explicit(&s->pool->called, memory_order_relaxed)))
+            fetch(s->pool);
     }
 }
 
@@ -277,10 +340,10 @@ static void submit_helpers(trn_pool *p, int n, split *s)
     for (int i = 0; i < n; i++)
         ring_push(p, (task){split_help, s});
     atomic_fetch_add_explicit(&p->waiting, (uint32_t)n, memory_order_relaxed);
-    int wake = TRN_MIN(n, p->sleeping);
+    /* Signalled under the lock, which they wait for at most as long as it takes to call the others. */
+    for (worker *w; n > 0 && (w = call_one(p)); n--)
+        pthread_cond_signal(&w->come);
     trn_unlock(&p->mu);
-    while (wake-- > 0)
-        pthread_cond_signal(&p->work);
 }
 
 void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
@@ -299,6 +362,7 @@ void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int6
         return;
     }
     split *s = trn_xalloc(sizeof *s);
+    s->pool = p;
     s->fn = fn;
     s->arg = arg;
     s->n = n;

@@ -1,6 +1,7 @@
 /* Event loop, timers, pool, addresses. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -363,6 +364,72 @@ static void pool_for_covers_all_once(void **state)
     trn_pool_close(p);
 }
 
+/* A worker that gets no turn: it runs only when nobody else wants to, and on every core somebody does. */
+typedef struct late {
+    pthread_t caller;
+    pid_t tid;
+    int cores;
+    _Atomic bool there, narrowed, wrong, over;
+} late;
+
+static void give_way(void *arg)
+{
+    late *t = arg;
+    struct sched_param none = {0};
+    t->tid = gettid();
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0)
+        t->wrong = true;
+    t->there = true;
+}
+
+static void *busy(void *arg)
+{
+    late *t = arg;
+    while (!t->over)
+        ;
+    return NULL;
+}
+
+static void a_millisecond(void *arg, int64_t lo, int64_t hi)
+{
+    late *t = arg;
+    bool mine = pthread_equal(pthread_self(), t->caller);
+    cpu_set_t set;
+    for (uint64_t end = trn_now_ns() + 1000000; trn_now_ns() < end;)
+        if (sched_getaffinity(mine ? t->tid : 0, sizeof set, &set) == 0 && CPU_COUNT(&set) < t->cores)
+            *(mine ? &t->narrowed : &t->wrong) = true;
+}
+
+static void late_helpers_are_fetched(void **state)
+{
+    (void)state;
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    late t = {.caller = pthread_self(), .cores = CPU_COUNT(&all)};
+    if (t.cores < 2)
+        skip();
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 1, "test"));
+    trn_pool_submit(p, give_way, &t);
+    while (!t.there)
+        sched_yield();
+    for (int round = 0; round < 20 && !t.narrowed; round++) {
+        usleep(5000); /* it falls asleep, and has to be called */
+        pthread_t others[64];
+        int n = TRN_MIN(t.cores, 64);
+        t.over = false;
+        for (int i = 0; i < n; i++)
+            pthread_create(&others[i], NULL, busy, &t);
+        trn_pool_for(p, 8, 1, a_millisecond, &t);
+        t.over = true;
+        for (int i = 0; i < n; i++)
+            pthread_join(others[i], NULL);
+    }
+    trn_pool_close(p);
+    assert_true(t.narrowed); /* the caller saw it sent to another core */
+    assert_false(t.wrong);   /* and where it ran it was free again */
+}
+
 /* ---- addresses ------------------------------------------------------------------------------------------------ */
 
 static void addresses_are_split(void **state)
@@ -612,7 +679,7 @@ int main(void)
         cmocka_unit_test(posts_run_in_order),       cmocka_unit_test(close_runs_what_was_posted),
         cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
         cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
-        cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
+        cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(lookups_leave_the_loop_alone),

@@ -1,8 +1,8 @@
 /* Matrix products on one thread.
  *
  * float and double: the classic blocked scheme. Panels of B, and of A unless its rows can be read as they are, are packed so that the inner loop
- * reads in order and keeps a tile of C in registers; packing also takes care of transposes. With few rows packing B would cost more than it
- * saves, so B is read where it is. Other types use plain loops.
+ * reads in order and keeps a tile of C in registers; packing also takes care of transposes. The first tile that needs a panel of B packs it while it
+ * multiplies. With few rows packing B would cost more than it saves, so B is read where it is. Other types use plain loops.
  *
  * The same text is compiled for several kinds of CPU, each with the largest tile its registers hold; the first product chooses. Multiply-add is
  * fused, as it is in TensorFlow's and oneDNN's products, where the CPU has it.
@@ -52,7 +52,11 @@ INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64
 {
     int64_t whole = kc / 4 * 4;
     for (int64_t kb = 0; kb < whole; kb += 32)
-        for (int64_t q = 0; q < w; q += 4)
+        for (int64_t q = 0; q < w; q += 4) {
+            for (int64_t ahead = q + 8; ahead < q + 12; ahead++) { /* the memory's own guess is the next line, not the next column */
+                __builtin_prefetch(from + ahead * cs + kb);
+                __builtin_prefetch(from + ahead * cs + kb + 16);
+            }
             for (int64_t k = kb, end = TRN_MIN(kb + 32, whole); k < end; k += 4) {
                 const float *f = from + q * cs + k;
                 vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
@@ -64,6 +68,7 @@ INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64
                 *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
                 *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
             }
+        }
     for (int64_t k = whole; k < kc; k++)
         for (int64_t q = 0; q < w; q++)
             to[k * w + q] = from[q * cs + k];
@@ -76,7 +81,7 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 }
 
 /* Where a tile finds A: packed, column after column of MR rows, or in R rows as they lie. Three rows share a pointer, since a processor adds one or two
- * strides to it for nothing; left alone, the compiler keeps a dozen offsets in memory instead (HOLD). */
+ * strides to it for nothing; left alone, the compiler keeps a dozen offsets in memory instead. */
 #define PACKED_AT(r, at) p[0][(r) + (at) * (stride)]
 #define PACKED_STEP(n) p[0] += (n) * (stride)
 #define ROWS_AT(r, at) p[(r) / 3][(r) % 3 * ars + (at)]
@@ -94,10 +99,23 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 #define ALL_8(V, s) (V){s, s, s, s, s, s, s, s}
 #define ALL_16(V, s) (V){s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s}
 
-/* One product of a column of A and a row of B, added to the tile. BRS: stride of B, a constant where it can be. */
-#define TILE_STEP(V, L, R, A, BRS, FMA, at)                                                                                 \
+/* And B: packed, as it lies, or as it lies and packed on the way for the tiles below: waiting for memory and multiplying go on side by side. */
+#define TIGHT_STRIDE (2 * lanes)
+#define TIGHT_KEEP(V, L, at)
+#define LOOSE_STRIDE brs
+#define LOOSE_KEEP(V, L, at)
+#define TAKEN_STRIDE brs
+#define TAKEN_KEEP(V, L, at)                                                                                           \
+    __builtin_prefetch(b + ((at) + 32) * brs);                                                                         \
+    __builtin_prefetch(b + ((at) + 32) * brs + (L));                                                                   \
+    *(V *)(keep + (at) * 2 * (L)) = b0;                                                                                \
+    *(V *)(keep + (at) * 2 * (L) + (L)) = b1;
+
+/* One product of a column of A and a row of B, added to the tile. */
+#define TILE_STEP(V, L, R, A, B, FMA, at)                                                                              \
     {                                                                                                                  \
-        V b0 = *(const V *)(b + (at) * (BRS)), b1 = *(const V *)(b + (at) * (BRS) + (L));                              \
+        V b0 = *(const V *)(b + (at) * B##_STRIDE), b1 = *(const V *)(b + (at) * B##_STRIDE + (L));                    \
+        B##_KEEP(V, L, at)                                                                                             \
         UNROLL for (int r = 0; r < (R); r++)                                                                           \
         {                                                                                                              \
             V s = ALL_##L(V, A##_AT(r, at));                                                                           \
@@ -108,13 +126,14 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 
 /* A tile of R x 2·L of C; A: PACKED or ROWS. `first`: C is overwritten, not added to. (Written out in each function: gcc takes vectors larger than the
  * caller's own target apart before it inlines.) */
-#define TILE(T, V, name, L, R, MR, FMA, TARGET, A, BRS)                                                                     \
-    TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *c, int64_t ldc, int64_t mr,\
-                            int64_t nr, bool first)                                                                    \
+#define TILE(T, V, name, L, R, MR, FMA, TARGET, A, B)                                                                  \
+    TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *keep, T *c, int64_t ldc,  \
+                            int64_t mr, int64_t nr, bool first)                                                        \
     {                                                                                                                  \
-        enum { stride = (MR) };                                                                                        \
+        enum { stride = (MR), lanes = (L) };                                                                           \
         (void)ars;                                                                                                     \
         (void)brs;                                                                                                     \
+        (void)keep;                                                                                                    \
         const T *p[4] = {a, a + 3 * ars, a + 6 * ars, a + 9 * ars};                                                    \
         V x[R][2];                                                                                                     \
         UNROLL for (int r = 0; r < (R); r++) x[r][0] = x[r][1] = (V){0};                                               \
@@ -122,17 +141,19 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             __builtin_prefetch(c + r * ldc, 1);                                                                        \
         int64_t k = kc;                                                                                                \
         for (; k >= 4; k -= 4) {                                                                                       \
-            TILE_STEP(V, L, R, A, BRS, FMA, 0)                                                                              \
-            TILE_STEP(V, L, R, A, BRS, FMA, 1)                                                                              \
-            TILE_STEP(V, L, R, A, BRS, FMA, 2)                                                                              \
-            TILE_STEP(V, L, R, A, BRS, FMA, 3)                                                                              \
+            TILE_STEP(V, L, R, A, B, FMA, 0)                                                                           \
+            TILE_STEP(V, L, R, A, B, FMA, 1)                                                                           \
+            TILE_STEP(V, L, R, A, B, FMA, 2)                                                                           \
+            TILE_STEP(V, L, R, A, B, FMA, 3)                                                                           \
             A##_STEP(4);                                                                                               \
-            b += 4 * (BRS);                                                                                            \
+            b += 4 * B##_STRIDE;                                                                                       \
+            keep += 4 * 2 * (L);                                                                                       \
         }                                                                                                              \
         for (; k > 0; k--) {                                                                                           \
-            TILE_STEP(V, L, R, A, BRS, FMA, 0)                                                                              \
+            TILE_STEP(V, L, R, A, B, FMA, 0)                                                                           \
             A##_STEP(1);                                                                                               \
-            b += (BRS);                                                                                                \
+            b += B##_STRIDE;                                                                                           \
+            keep += 2 * (L);                                                                                           \
         }                                                                                                              \
         if (mr == (R) && nr == 2 * (L)) {                                                                              \
             UNROLL for (int r = 0; r < (R); r++)                                                                       \
@@ -189,12 +210,14 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
     }
 
 /* Everything for one kind of CPU. */
-#define GEMM(T, V, tag, turn, L, MR, FMA, TARGET)                                                                           \
-    TILE(T, V, tile_rows_##tag, L, MR, MR, FMA, TARGET, ROWS, 2 * (L))         /* rows of A as they lie */                  \
-    TILE(T, V, tile_packed_##tag, L, MR, MR, FMA, TARGET, PACKED, 2 * (L))     /* both packed */                            \
-    TILE(T, V, tile_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, PACKED, 2 * (L)) /* what is left below: two thirds */      \
-    TILE(T, V, tile_third_##tag, L, (MR) / 3, MR, FMA, TARGET, PACKED, 2 * (L)) /* a third */                               \
-    TILE(T, V, tile_direct_##tag, L, MR, MR, FMA, TARGET, PACKED, brs)         /* B as it lies */                           \
+#define GEMM(T, V, tag, turn, L, MR, FMA, TARGET)                                                                      \
+    TILE(T, V, tile_rows_##tag, L, MR, MR, FMA, TARGET, ROWS, TIGHT)                                                   \
+    TILE(T, V, tile_rows_take_##tag, L, MR, MR, FMA, TARGET, ROWS, TAKEN)                                              \
+    TILE(T, V, tile_packed_##tag, L, MR, MR, FMA, TARGET, PACKED, TIGHT)                                               \
+    TILE(T, V, tile_take_##tag, L, MR, MR, FMA, TARGET, PACKED, TAKEN)                                                 \
+    TILE(T, V, tile_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT) /* what is left below: two thirds */   \
+    TILE(T, V, tile_third_##tag, L, (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT)    /* a third */                         \
+    TILE(T, V, tile_direct_##tag, L, MR, MR, FMA, TARGET, PACKED, LOOSE)                                               \
     THIN(T, V, thin1_##tag, L, 1, 8, TARGET)                                                                           \
     THIN(T, V, thin2_##tag, L, 2, 4, TARGET)                                                                           \
     THIN(T, V, thin3_##tag, L, 3, 4, TARGET)                                                                           \
@@ -245,7 +268,6 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
                 int64_t direct = thin ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
                 const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
-                pack_b_##tag(pb, fb + direct * g->bcs, g->brs, g->bcs, kc, nc - direct);                               \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
                     const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
@@ -254,22 +276,30 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
                     bool crowd = (MR) > 8 && g->ars * (int64_t)sizeof(T) % 4096 == 0;                                  \
                     int64_t whole = g->acs == 1 && !thin && !crowd ? mc / (MR) * (MR) : 0;                             \
                     pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, mc - whole, kc);                             \
-                    for (int64_t j = 0; j < nc; j += 2 * (L))                                                          \
+                    for (int64_t j = 0; j < nc; j += 2 * (L)) {                                                        \
+                        int64_t nr = TRN_MIN((int64_t)2 * (L), nc - j);                                                \
+                        T *panel = pb + (j - direct) * kc;                                                             \
+                        /* Packed by the first tile that reads it, where that tile is a whole one. */                  \
+                        bool take = ic == 0 && j >= direct && g->bcs == 1 && nr == 2 * (L) && mc >= (MR);              \
+                        if (ic == 0 && j >= direct && !take)                                                           \
+                            pack_b_##tag(panel, fb + j * g->bcs, g->brs, g->bcs, kc, nr);                              \
                         for (int64_t i = 0; i < mc; i += (MR)) {                                                       \
                             T *y = c + (ic + i) * g->ldc + jc + j;                                                     \
-                            int64_t mr = TRN_MIN((int64_t)(MR), mc - i), nr = TRN_MIN((int64_t)2 * (L), nc - j);       \
+                            int64_t mr = TRN_MIN((int64_t)(MR), mc - i);                                               \
+                            const T *rows = fa + i * g->ars, *tight = pa + (i - whole) * kc, *lies = fb + j;           \
                             if (j < direct)                                                                            \
-                                tile_direct_##tag(kc, pa + i * kc, 1, fb + j, g->brs, y, g->ldc, mr, nr, kk == 0);     \
+                                tile_direct_##tag(kc, pa + i * kc, 1, lies, g->brs, NULL, y, g->ldc, mr, nr, kk == 0); \
                             else if (i < whole)                                                                        \
-                                tile_rows_##tag(kc, fa + i * g->ars, g->ars, pb + (j - direct) * kc, 0, y, g->ldc, mr, \
-                                                nr, kk == 0);                                                          \
+                                (take && i == 0 ? tile_rows_take_##tag : tile_rows_##tag)(                             \
+                                    kc, rows, g->ars, take && i == 0 ? lies : panel, g->brs, panel, y, g->ldc, mr, nr, kk == 0); \
                             else                                                                                       \
-                                (mr <= (MR) / 3       ? tile_third_##tag                                               \
-                                 : mr <= 2 * (MR) / 3 ? tile_two_##tag                                                 \
-                                                      : tile_packed_##tag)(kc, pa + (i - whole) * kc, 1,               \
-                                                                           pb + (j - direct) * kc, 0, y, g->ldc, mr,   \
-                                                                           nr, kk == 0);                               \
+                                (take && i == 0         ? tile_take_##tag                                              \
+                                 : mr <= (MR) / 3       ? tile_third_##tag                                             \
+                                 : mr <= 2 * (MR) / 3   ? tile_two_##tag                                               \
+                                                        : tile_packed_##tag)(kc, tight, 1, take && i == 0 ? lies : panel, g->brs, \
+                                                                             panel, y, g->ldc, mr, nr, kk == 0);       \
                         }                                                                                              \
+                    }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
     }                                                                                                                  \
@@ -375,7 +405,7 @@ DOTS(int32_t, i32, uint32_t)
 DOTS(int64_t, i64, uint64_t)
 
 #define COMPLEX_DOTS(T, tag, conj_fn)                                                                                  \
-    static bool plain_##tag(const trn_gemm_args *g)                                                                        \
+    static bool plain_##tag(const trn_gemm_args *g)                                                                    \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \

@@ -60,7 +60,8 @@ static void products(void **state)
     (void)state;
     static const int64_t sizes[][3] = {{1, 70, 9},   {1, 5, 300}, {2, 40, 8},   {3, 133, 20}, {4, 33, 11},   {6, 16, 4},  {7, 64, 3},  {12, 32, 257},
                                        {13, 49, 30}, {5, 1, 64},  {97, 18, 10}, {25, 100, 5}, {1, 1, 1},     {24, 31, 1}, {30, 15, 64}, {9, 1030, 6},
-                                       {100, 10, 51}, {3, 3, 600}, {11, 17, 513}, {64, 128, 2}};
+                                       {100, 10, 51}, {3, 3, 600}, {11, 17, 513}, {64, 128, 2}, {100, 70, 1021}, {32, 96, 40},
+                                       {28, 130, 90}, {17, 64, 700}, {40, 65, 41}};
     enum { MOST = 200000 };
     mats x = {.a = trn_xalloc(MOST * sizeof(double)), .b = trn_xalloc(MOST * sizeof(double)), .fa = trn_xalloc(MOST * sizeof(float)),
               .fb = trn_xalloc(MOST * sizeof(float)), .fc = trn_xalloc(MOST * sizeof(float)), .dc = trn_xalloc(MOST * sizeof(double))};

@@ -39,6 +39,7 @@ typedef double vd __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float vf16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef double vd8 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double vd2 __attribute__((vector_size(16), aligned(8), may_alias));
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else /* gcc has the other one only since 12 */
@@ -95,6 +96,7 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 #define FMA_ANY(x, a, b) x += (a) * (b)
 #define FMA_PS(x, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
 #define FMA_PD(x, a, b) __asm__("vfmadd231pd %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
+#define ALL_2(V, s) (V){s, s}
 #define ALL_4(V, s) (V){s, s, s, s}
 #define ALL_8(V, s) (V){s, s, s, s, s, s, s, s}
 #define ALL_16(V, s) (V){s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s}
@@ -325,8 +327,8 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 
 typedef bool gemm_fn(const trn_gemm_args *g);
 
-GEMM(float, vf, f32, turn_f32, 8, 6, FMA_ANY, )
-GEMM(double, vd, f64, turn_f64, 4, 6, FMA_ANY, )
+GEMM(float, vf4, f32, turn_f32, 4, 6, FMA_ANY, ) /* what every CPU has */
+GEMM(double, vd2, f64, turn_f64, 2, 6, FMA_ANY, )
 #if defined(__x86_64__)
 GEMM(float, vf, f32_fma, turn_f32, 8, 6, FMA_PS, __attribute__((target("avx2,fma"))))
 GEMM(double, vd, f64_fma, turn_f64, 4, 6, FMA_PD, __attribute__((target("avx2,fma"))))

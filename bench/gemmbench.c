@@ -1,0 +1,110 @@
+/* Matrix products on one core, beside what the core can do at best.
+ *
+ *     gemmbench
+ *
+ * Shapes are those of an MLP's step (784-512-512-10, 100 rows): forward, gradients of inputs (B transposed) and of weights (A transposed), whole and as the
+ * pieces into which threads divide them. "cold": eight sets of matrices in turn, so that they come from the last cache, as in a step. The best of
+ * thirty rounds, or of half a second, counts; the peak is that of multiply-adds which wait for nothing. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "ops/gemm.h"
+
+enum { ROUNDS = 30, COLD = 8 };
+
+#if defined(__x86_64__)
+#define PEAK(name, V, L, target_)                                                                                                          \
+    __attribute__((target(target_))) static double name(void)                                                                              \
+    {                                                                                                                                      \
+        typedef float v __attribute__((vector_size(4 * (L))));                                                                             \
+        v x[12];                                                                                                                           \
+        for (int i = 0; i < 12; i++)                                                                                                       \
+            x[i] = (v){0} + (float)i;                                                                                                      \
+        v a = (v){0} + 0.5f, b = (v){0} + 0.25f;                                                                                           \
+        uint64_t best = UINT64_MAX;                                                                                                        \
+        for (int r = 0; r < ROUNDS; r++) {                                                                                                 \
+            uint64_t t = trn_now_ns();                                                                                                     \
+            for (int n = 0; n < 20000; n++)                                                                                                \
+                _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) __asm__("vfmadd231ps %2, %1, %0" : "+" V(x[i]) : V(a), V(b));        \
+            best = TRN_MIN(best, trn_now_ns() - t);                                                                                        \
+        }                                                                                                                                  \
+        for (int i = 0; i < 12; i++)                                                                                                       \
+            __asm__ volatile("" : : V(x[i]));                                                                                              \
+        return 20000.0 * 12 * 2 * (L) / (double)best;                                                                                      \
+    }
+PEAK(peak_fma, "x", 8, "avx2,fma")
+PEAK(peak_512, "v", 16, "avx512f")
+#endif
+
+static double peak(trn_gemm_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa == TRN_GEMM_FMA)
+        return peak_fma();
+    if (isa == TRN_GEMM_AVX512)
+        return peak_512();
+#endif
+    (void)isa;
+    return 0;
+}
+
+static float *numbers(int64_t n)
+{
+    float *p = aligned_alloc(64, ((size_t)n * sizeof *p + 63) / 64 * 64);
+    for (int64_t i = 0; p && i < n; i++)
+        p[i] = (float)(i % 97) / 97 - 0.5f;
+    return p;
+}
+
+/* GFLOP/s */
+static double rate(trn_gemm_isa isa, int64_t m, int64_t n, int64_t k, bool ta, bool tb, int sets)
+{
+    trn_gemm_args g[COLD];
+    for (int i = 0; i < sets; i++)
+        g[i] = (trn_gemm_args){.m = m, .n = n, .k = k, .a = numbers(m * k), .b = numbers(k * n), .c = numbers(m * n), .ldc = n,
+                               .ars = ta ? 1 : k, .acs = ta ? m : 1, .brs = tb ? 1 : n, .bcs = tb ? k : 1};
+    uint64_t best = UINT64_MAX, end = trn_now_ns() + 500000000;
+    for (int r = 0; r < ROUNDS && (r == 0 || trn_now_ns() < end); r++) {
+        uint64_t t = trn_now_ns();
+        for (int i = 0; i < COLD; i++)
+            trn_gemm_as(TRN_FLOAT, &g[i % sets], isa);
+        best = TRN_MIN(best, trn_now_ns() - t);
+    }
+    for (int i = 0; i < sets; i++) {
+        free((void *)(uintptr_t)g[i].a);
+        free((void *)(uintptr_t)g[i].b);
+        free(g[i].c);
+    }
+    return 2.0 * (double)(m * n * k) * COLD / (double)best;
+}
+
+int main(void)
+{
+    static const struct { const char *what; int64_t m, n, k; bool ta, tb; } shapes[] = {
+        {"forward, 784 to 512", 100, 512, 784, false, false},   {"  a piece of it", 100, 64, 784, false, false},
+        {"forward, 512 to 512", 100, 512, 512, false, false},   {"gradient of its input", 100, 512, 512, false, true},
+        {"gradient of 784 x 512", 784, 512, 100, true, false},  {"  a piece of it", 204, 512, 100, true, false},
+        {"gradient of 512 x 512", 512, 512, 100, true, false},  {"1024 x 1024 x 1024", 1024, 1024, 1024, false, false},
+    };
+    static const char *const names[] = {"plain", "AVX2 and FMA", "AVX-512"};
+    for (trn_gemm_isa isa = TRN_GEMM_PLAIN; isa <= TRN_GEMM_AVX512; isa++) {
+        if (!trn_gemm_has(isa))
+            continue;
+        double most = peak(isa);
+        printf("%s: GFLOP/s", names[isa]);
+        if (most > 0)
+            printf(", of a peak of %.0f", most);
+        printf("\n");
+        for (size_t i = 0; i < TRN_COUNTOF(shapes); i++) {
+            double warm = rate(isa, shapes[i].m, shapes[i].n, shapes[i].k, shapes[i].ta, shapes[i].tb, 1);
+            double cold = rate(isa, shapes[i].m, shapes[i].n, shapes[i].k, shapes[i].ta, shapes[i].tb, COLD);
+            printf("  %-24s warm %6.1f  cold %6.1f", shapes[i].what, warm, cold);
+            if (most > 0)
+                printf("   %3.0f %%  %3.0f %%", 100 * warm / most, 100 * cold / most);
+            printf("\n");
+            fflush(stdout);
+        }
+    }
+    return 0;
+}

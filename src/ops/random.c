@@ -172,6 +172,54 @@ AVX2 static void blocks_avx2(const trn_philox *p, uint32_t out[CHUNK * 4])
         four_store(out + at * 4 + 16, g);
     }
 }
+
+/* The same with eight lanes. */
+typedef struct eight { __m512i c0, c1, c2, c3; } eight;
+
+#define AVX512 __attribute__((target("avx512f")))
+
+AVX512 static inline eight eight_at(const trn_philox *p, uint64_t at)
+{
+    uint64_t lo[8], hi[8];
+    for (int i = 0; i < 8; i++) {
+        trn_philox q = *p;
+        trn_philox_skip(&q, at + (uint64_t)i);
+        lo[i] = q.lo, hi[i] = q.hi;
+    }
+    __m512i l = _mm512_loadu_si512(lo), h = _mm512_loadu_si512(hi);
+    return (eight){l, _mm512_srli_epi64(l, 32), h, _mm512_srli_epi64(h, 32)};
+}
+
+AVX512 static inline eight eight_round(eight f, __m512i k0, __m512i k1)
+{
+    __m512i a = _mm512_mul_epu32(f.c0, _mm512_set1_epi64(TRN_PHILOX_M0)), b = _mm512_mul_epu32(f.c2, _mm512_set1_epi64(TRN_PHILOX_M1));
+    return (eight){_mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(b, 32), f.c1), k0), b,
+                   _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(a, 32), f.c3), k1), a};
+}
+
+AVX512 static inline void eight_store(uint32_t *out, eight f)
+{
+    __m512i front = _mm512_mask_blend_epi32(0xaaaa, f.c0, _mm512_slli_epi64(f.c1, 32)), back = _mm512_mask_blend_epi32(0xaaaa, f.c2, _mm512_slli_epi64(f.c3, 32));
+    _mm512_storeu_si512(out, _mm512_permutex2var_epi64(front, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), back));
+    _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi64(front, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), back));
+}
+
+AVX512 static void blocks_avx512(const trn_philox *p, uint32_t out[CHUNK * 4])
+{
+    for (int at = 0; at < CHUNK; at += 16) {
+        eight f = eight_at(p, (uint64_t)at), g = eight_at(p, (uint64_t)at + 8);
+        uint32_t k0 = (uint32_t)p->key, k1 = (uint32_t)(p->key >> 32);
+        for (int r = 0; r < 10; r++) {
+            __m512i w0 = _mm512_set1_epi64(k0), w1 = _mm512_set1_epi64(k1);
+            f = eight_round(f, w0, w1);
+            g = eight_round(g, w0, w1);
+            k0 += TRN_PHILOX_W0;
+            k1 += TRN_PHILOX_W1;
+        }
+        eight_store(out + at * 4, f);
+        eight_store(out + at * 4 + 32, g);
+    }
+}
 #endif
 
 /* CHUNK blocks, LANES at a time side by side. */
@@ -206,6 +254,10 @@ static void blocks_plain(const trn_philox *p, uint32_t out[CHUNK * 4])
 static void blocks(const trn_philox *p, uint32_t out[CHUNK * 4])
 {
 #if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) {
+        blocks_avx512(p, out);
+        return;
+    }
     if (__builtin_cpu_supports("avx2")) {
         blocks_avx2(p, out);
         return;
@@ -350,7 +402,7 @@ static void fill(trn_kctx *k, trn_tensor *t, trn_philox gen, dist kind, uint64_t
     if (f.size == 8)
         f.per_block = 2;
     int64_t n = (t->count + f.per_block - 1) / f.per_block;
-    trn_k_for(k, n, kind == UNIFORM || kind >= UNIFORM_INT ? 8192 : 2048, kind == TRUNCATED ? fill_truncated : fill_fixed, &f);
+    trn_k_for(k, n, kind == UNIFORM || kind >= UNIFORM_INT ? 4096 : 2048, kind == TRUNCATED ? fill_truncated : fill_fixed, &f);
 }
 
 static trn_err out_of_shape(trn_tensor **out, trn_kctx *k)

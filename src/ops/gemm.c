@@ -440,4 +440,11 @@ bool trn_gemm_as(trn_dtype t, const trn_gemm_args *g, trn_gemm_isa isa)
     }
 }
 
-bool trn_gemm(trn_dtype t, const trn_gemm_args *g) { return trn_gemm_as(t, g, best_isa()); }
+bool trn_gemm(trn_dtype t, const trn_gemm_args *g)
+{
+    trn_gemm_isa isa = best_isa();
+    /* A tile of AVX-512 is twice as wide: of few columns it would multiply mostly nothing. */
+    if (isa == TRN_GEMM_AVX512 && g->n <= (t == TRN_FLOAT ? 16 : 8))
+        isa = TRN_GEMM_FMA;
+    return trn_gemm_as(t, g, isa);
+}

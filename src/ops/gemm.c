@@ -47,29 +47,30 @@ typedef int32_t vi4 __attribute__((vector_size(16)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi4){__VA_ARGS__})
 #endif
 
-/* to[k·w + q] = from[q·cs + k] for w columns and kc rows. Four columns at a time, and of each what lies in a cache line or two: columns of a
- * power of two apart would push each other out of the cache. */
+/* to[k·w + q] = from[q·cs + k] for w columns and kc rows. Sixteen columns at a time, four by four, and of each what lies in two cache lines: more
+ * columns, a power of two apart, would push each other out of the cache. */
 INLINE void turn_f32(float *to, const float *from, int64_t cs, int64_t kc, int64_t w)
 {
     int64_t whole = kc / 4 * 4;
-    for (int64_t kb = 0; kb < whole; kb += 32)
-        for (int64_t q = 0; q < w; q += 4) {
-            for (int64_t ahead = q + 8; ahead < q + 12; ahead++) { /* the memory's own guess is the next line, not the next column */
-                __builtin_prefetch(from + ahead * cs + kb);
-                __builtin_prefetch(from + ahead * cs + kb + 16);
+    for (int64_t qb = 0; qb < w; qb += 16)
+        for (int64_t kb = 0; kb < whole; kb += 32)
+            for (int64_t q = qb; q < TRN_MIN(qb + 16, w); q += 4) {
+                for (int64_t i = q; i < q + 4; i++) { /* so many columns side by side are more than the CPU follows by itself */
+                    __builtin_prefetch(from + i * cs + kb + 32);
+                    __builtin_prefetch(from + i * cs + kb + 48);
+                }
+                for (int64_t k = kb; k < TRN_MIN(kb + 32, whole); k += 4) {
+                    const float *f = from + q * cs + k;
+                    vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
+                    vf4 ab0 = SHUFFLE(a, b, 0, 4, 1, 5), ab1 = SHUFFLE(a, b, 2, 6, 3, 7);
+                    vf4 cd0 = SHUFFLE(c, d, 0, 4, 1, 5), cd1 = SHUFFLE(c, d, 2, 6, 3, 7);
+                    float *t = to + k * w + q;
+                    *(vf4 *)t = SHUFFLE(ab0, cd0, 0, 1, 4, 5);
+                    *(vf4 *)(t + w) = SHUFFLE(ab0, cd0, 2, 3, 6, 7);
+                    *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
+                    *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
+                }
             }
-            for (int64_t k = kb, end = TRN_MIN(kb + 32, whole); k < end; k += 4) {
-                const float *f = from + q * cs + k;
-                vf4 a = *(const vf4 *)f, b = *(const vf4 *)(f + cs), c = *(const vf4 *)(f + 2 * cs), d = *(const vf4 *)(f + 3 * cs);
-                vf4 ab0 = SHUFFLE(a, b, 0, 4, 1, 5), ab1 = SHUFFLE(a, b, 2, 6, 3, 7);
-                vf4 cd0 = SHUFFLE(c, d, 0, 4, 1, 5), cd1 = SHUFFLE(c, d, 2, 6, 3, 7);
-                float *t = to + k * w + q;
-                *(vf4 *)t = SHUFFLE(ab0, cd0, 0, 1, 4, 5);
-                *(vf4 *)(t + w) = SHUFFLE(ab0, cd0, 2, 3, 6, 7);
-                *(vf4 *)(t + 2 * w) = SHUFFLE(ab1, cd1, 0, 1, 4, 5);
-                *(vf4 *)(t + 3 * w) = SHUFFLE(ab1, cd1, 2, 3, 6, 7);
-            }
-        }
     for (int64_t k = whole; k < kc; k++)
         for (int64_t q = 0; q < w; q++)
             to[k * w + q] = from[q * cs + k];

@@ -180,13 +180,10 @@ typedef struct eight { __m512i c0, c1, c2, c3; } eight;
 
 AVX512 static inline eight eight_at(const trn_philox *p, uint64_t at)
 {
-    uint64_t lo[8], hi[8];
-    for (int i = 0; i < 8; i++) {
-        trn_philox q = *p;
-        trn_philox_skip(&q, at + (uint64_t)i);
-        lo[i] = q.lo, hi[i] = q.hi;
-    }
-    __m512i l = _mm512_loadu_si512(lo), h = _mm512_loadu_si512(hi);
+    trn_philox q = *p;
+    trn_philox_skip(&q, at);
+    __m512i first = _mm512_set1_epi64((int64_t)q.lo), l = _mm512_add_epi64(first, _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7)), h = _mm512_set1_epi64((int64_t)q.hi);
+    h = _mm512_mask_add_epi64(h, _mm512_cmplt_epu64_mask(l, first), h, _mm512_set1_epi64(1));
     return (eight){l, _mm512_srli_epi64(l, 32), h, _mm512_srli_epi64(h, 32)};
 }
 

@@ -189,6 +189,7 @@ static void *worker_main(void *arg)
     trn_pool *p = w->pool;
     self = w;
     w->tid = gettid();
+    trn_fpu_flush(); /* pieces of divided kernels come here without the executor */
     pthread_setname_np(pthread_self(), p->name);
     for (;;) {
         task t;
@@ -289,7 +290,7 @@ void trn_pool_close(trn_pool *p)
 typedef struct split {
     void (*fn)(void *arg, int64_t begin, int64_t end);
     void *arg;
-    int64_t n, piece;
+    int64_t n, grain, shares;
     _Atomic int64_t next; /* first index not yet taken */
     _Atomic int64_t done; /* indices finished */
     _Atomic int refs;
@@ -307,13 +308,23 @@ static void split_unref(split *s)
     free(s);
 }
 
+/* Large pieces first, then smaller and smaller ones: whoever starts late or shares a core is not waited for in the end. Where they begin depends on
+ * n, grain and the number of threads only. */
+static int64_t piece_end(const split *s, int64_t begin)
+{
+    int64_t left = s->n - begin;
+    return begin + TRN_MIN(left, TRN_MAX(left / s->shares / s->grain, (int64_t)1) * s->grain);
+}
+
 static void split_work(split *s)
 {
     for (;;) {
-        int64_t begin = atomic_fetch_add_explicit(&s->next, s->piece, memory_order_relaxed);
-        if (begin >= s->n)
-            return;
-        int64_t end = TRN_MIN(begin + s->piece, s->n);
+        int64_t begin = atomic_load_explicit(&s->next, memory_order_relaxed), end;
+        do {
+            if (begin >= s->n)
+                return;
+            end = piece_end(s, begin);
+        } while (!atomic_compare_exchange_weak_explicit(&s->next, &begin, end, memory_order_relaxed, memory_order_relaxed));
         s->fn(s->arg, begin, end);
         if (atomic_fetch_add(&s->done, end - begin) + (end - begin) == s->n) {
             trn_lock(&s->mu);
@@ -366,8 +377,8 @@ void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int6
     s->fn = fn;
     s->arg = arg;
     s->n = n;
-    /* Some pieces per thread: evens out threads that start late or share a core. */
-    s->piece = TRN_MAX(grain, n / ((helpers + 1) * 4));
+    s->grain = grain;
+    s->shares = (helpers + 1) * 2;
     trn_mutex_init(&s->mu, TRN_RANK_LEAF);
     pthread_cond_init(&s->all, NULL);
     atomic_init(&s->refs, helpers + 1);

@@ -364,6 +364,45 @@ static void pool_for_covers_all_once(void **state)
     trn_pool_close(p);
 }
 
+typedef struct pieces {
+    pthread_mutex_t mu;
+    int64_t size[200]; /* by where it begins */
+} pieces;
+static void note_piece(void *arg, int64_t begin, int64_t end)
+{
+    pieces *p = arg;
+    pthread_mutex_lock(&p->mu);
+    p->size[begin] = end - begin;
+    pthread_mutex_unlock(&p->mu);
+    usleep(200); /* the others come too */
+}
+
+/* Whole grains, never larger than the one before, the last ones single; the same every time. */
+static void pieces_grow_smaller(void **state)
+{
+    (void)state;
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 3, "test"));
+    pieces a[3] = {0};
+    for (int turn = 0; turn < 3; turn++) {
+        pthread_mutex_init(&a[turn].mu, NULL);
+        trn_pool_for(p, 190, 4, note_piece, &a[turn]);
+        pthread_mutex_destroy(&a[turn].mu);
+        int64_t last = 190;
+        int n = 0;
+        for (int64_t at = 0; at < 190; at += last, n++) {
+            int64_t size = a[turn].size[at];
+            assert_in_range(size, 1, last);
+            assert_true(size % 4 == 0 || at + size == 190);
+            last = size;
+        }
+        assert_in_range(last, 1, 4);
+        assert_in_range(n, 6, 40);
+        assert_memory_equal(a[turn].size, a[0].size, sizeof a[0].size);
+    }
+    trn_pool_close(p);
+}
+
 /* A worker that gets no turn: it runs only when nobody else wants to, and on every core somebody does. */
 typedef struct late {
     pthread_t caller;
@@ -684,7 +723,7 @@ int main(void)
         cmocka_unit_test(posts_run_in_order),       cmocka_unit_test(close_runs_what_was_posted),
         cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
         cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
-        cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(addresses_are_split),
+        cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(pieces_grow_smaller), cmocka_unit_test(addresses_are_split),
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(lookups_leave_the_loop_alone),

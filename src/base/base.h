@@ -170,6 +170,44 @@ uint64_t trn_wall_us(void);     /* since 1970 */
 uint64_t trn_memory_bytes(void); /* that this process may have: the machine's, or its control group's; 0: nobody says */
 uint64_t trn_random64(void);    /* from the kernel, never 0: incarnations, step ids, handles */
 
+/* ---- floating point ------------------------------------------------------------------------------------------- */
+
+/* Kernels take subnormal numbers as zero and give zero instead of them, as TensorFlow's do: moments of an optimizer that fade away end there, and a CPU
+ * may need a hundred times as long for them. trn_fpu_flush returns what trn_fpu_restore puts back; a thread that is in that state already pays for one read. */
+#if defined(__x86_64__)
+typedef uint32_t trn_fpu;
+#define TRN_FPU__FLUSH 0x8040u /* results, arguments */
+static inline trn_fpu trn_fpu_state(void) { return __builtin_ia32_stmxcsr(); }
+static inline void trn_fpu__set(trn_fpu s) { __builtin_ia32_ldmxcsr(s); }
+#elif defined(__aarch64__)
+typedef uint64_t trn_fpu;
+#define TRN_FPU__FLUSH (UINT64_C(1) << 24)
+static inline trn_fpu trn_fpu_state(void) { return __builtin_aarch64_get_fpcr64(); }
+static inline void trn_fpu__set(trn_fpu s) { __builtin_aarch64_set_fpcr64(s); }
+#else
+typedef uint32_t trn_fpu;
+#define TRN_FPU__FLUSH 0u
+static inline trn_fpu trn_fpu_state(void) { return 0; }
+static inline void trn_fpu__set(trn_fpu s) { (void)s; }
+#endif
+static inline void trn_fpu_restore(trn_fpu s)
+{
+    if ((trn_fpu_state() ^ s) & TRN_FPU__FLUSH) /* flags that arithmetic has raised meanwhile are nobody's business */
+        trn_fpu__set(s);
+}
+static inline trn_fpu trn_fpu_flush(void)
+{
+    trn_fpu was = trn_fpu_state();
+    trn_fpu_restore(was | TRN_FPU__FLUSH);
+    return was;
+}
+static inline trn_fpu trn_fpu_keep(void) /* the other way, for the few kernels that want subnormal numbers */
+{
+    trn_fpu was = trn_fpu_state();
+    trn_fpu_restore(was & ~TRN_FPU__FLUSH);
+    return was;
+}
+
 /* ---- locks ---------------------------------------------------------------------------------------------------- */
 
 /* Mutexes are taken in rising rank; debug builds check it. Equal ranks nest in rising address order only

@@ -38,8 +38,10 @@ trn_err trn_exec_eval(trn_tensor **outs, const trn_node *n, trn_tensor *const *i
     if (inited && (err = row->init(&ki)))
         inited = false;
     k.state = ki.state;
+    trn_fpu fpu = trn_fpu_flush(); /* the same number as in a step */
     if (!err)
         err = row->kernel(&k);
+    trn_fpu_restore(fpu);
     for (int i = 0; !err && i < n->n_out; i++)
         if (!k.out[i].t || k.out[i].t->dtype != n->out_types[i])
             err = trn_errorf(TRN_INTERNAL, "Missing %d-th output from %s", i, n->op);

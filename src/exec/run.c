@@ -565,6 +565,7 @@ static void run_end(run *r)
 static void work_on(work *w)
 {
     run *r = w->r;
+    trn_fpu fpu = trn_fpu_flush();
     trn_value few[STACK_OUTS] = {0};
     trn_value *out = few, *many = NULL;
     if (w->p->max_out > STACK_OUTS)
@@ -599,6 +600,7 @@ static void work_on(work *w)
         if (w->n > mark)
             sort_ready(w, mark);
     }
+    trn_fpu_restore(fpu);
     free(many);
     if (w->v != w->first)
         free(w->v);

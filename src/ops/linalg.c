@@ -468,6 +468,7 @@ static trn_err eigh(trn_kctx *k)
     void *a = scratch(n2, e->dtype), *w = scratch(n2, e->dtype);
     double *val = malloc((size_t)(x.n + 1) * sizeof *val);
     bool mem = a && w && val;
+    trn_fpu fpu = trn_fpu_keep(); /* as TensorFlow does here */
     for (int64_t b = 0; b < x.batch && mem; b++) {
         load(a, x.t, b * n2, n2);
         if (c)
@@ -478,6 +479,7 @@ static trn_err eigh(trn_kctx *k)
         if (vectors)
             store_columns(v, b * n2, w, x.n, x.n);
     }
+    trn_fpu_restore(fpu);
     free(a);
     free(w);
     free(val);

@@ -168,6 +168,13 @@ def cases_binary(rng, quick):
             a, b = np.repeat(s, len(s)), np.tile(s, len(s))
             tol = 1e-5 if op in ("Xlogy", "Xlog1py") else None
             yield C(op, [a, b], tol=tol)
+    for t, tiny in ((np.float32, 1e-40), (np.float64, 1e-310)):  # subnormal numbers are zero, given and made
+        x = np.array([tiny, -tiny, 1, 0], t)
+        for op in ("Greater", "Less", "Equal", "NotEqual"):
+            yield C(op, [x, np.zeros(4, t)])
+        half = np.array(np.sqrt(np.finfo(t).tiny) / 4, t)
+        yield C("Mul", [np.full(5, half), np.full(5, half)])
+        yield C("Sub", [np.full(3, np.finfo(t).tiny * t(1.5)), np.full(3, np.finfo(t).tiny)])
     for op in ("Div", "FloorDiv", "FloorMod", "TruncateDiv", "Mod", "TruncateMod"):
         for t in (np.int32, np.int64):
             code = 3 if op.startswith("Trunc") else None  # TensorFlow says INTERNAL there

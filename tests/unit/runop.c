@@ -244,6 +244,7 @@ static void one(void)
 
 int main(void)
 {
+    trn_fpu_flush(); /* as the executor does */
     const char *threads = getenv("RUNOP_THREADS");
     if (threads && atoi(threads) > 0) {
         if (trn_pool_open(&pool, atoi(threads), "runop"))

@@ -204,10 +204,27 @@ static trn_err t_for(trn_kctx *k)
     return TRN_OK;
 }
 
+/* x · 1e-30, here and in pieces on the pool; counts what is not zero. */
+static void tiny_part(void *x, int64_t b, int64_t e)
+{
+    volatile float v = *(const float *)x;
+    for (int64_t i = b; i < e; i++)
+        ran += v * 1e-30f != 0;
+    usleep(100); /* somebody else comes too */
+}
+static trn_err t_tiny(trn_kctx *k)
+{
+    float x = *TRN_DATA(k->in[0].t, float);
+    trn_k_for(k, 64, 1, tiny_part, &x);
+    trn_out_set(k, 0, trn_tensor_f32((float)ran));
+    return TRN_OK;
+}
+
 #define SAME "x:T -> y:T; T:f32"
 static const trn_op rows[] = {
     {"TestAdd", "x:T, y:T -> z:T; T:f32", trn_sh_same, t_add, 0},
     {"TestHeavyAdd", "x:T, y:T -> z:T; T:f32", trn_sh_same, t_add, TRN_OP_HEAVY},
+    {"TestTiny", SAME, trn_sh_same, t_tiny, 0},
     {"TestCheap", SAME, trn_sh_same, t_where, TRN_OP_CHEAP},
     {"TestPlain", SAME, trn_sh_same, t_where, 0},
     {"TestHeavy", SAME, trn_sh_same, t_where, TRN_OP_HEAVY},
@@ -384,6 +401,35 @@ static void parallel_for_works(void **state)
     trn_graph *g = trn_graph_new(NULL);
     ret(g, 0, add(g, "TestFor", "f", NO_ATTRS, NO_INS));
     assert_true(run_1(g) == 100000);
+}
+
+/* Kernels take subnormal numbers as zero; the thread that called has its own way again afterwards. */
+static void subnormal_numbers_are_zero(void **state)
+{
+    volatile float small = 1e-15f, tiny = 1e-30f;
+    trn_fpu before = trn_fpu_state();
+    for (int flush = 0; flush < 2; flush++) {
+        if (flush)
+            trn_fpu_flush();
+        ran = 0;
+        trn_graph *g = trn_graph_new(NULL);
+        ret(g, 0, op1(g, "TestTiny", "t", konst(g, "c", small)));
+        assert_true(run_1(g) == 0);
+        assert_true((small * tiny == 0) == flush);
+    }
+    trn_fpu_restore(before);
+    assert_true(small * tiny != 0);
+    /* And when constants are folded. */
+    trn_graph *g = trn_graph_new(NULL);
+    trn_edge c = konst(g, "c", small), t = op1(g, "TestTiny", "t", c);
+    trn_tensor *in[] = {trn_tensor_f32(small)}, *out = NULL;
+    ran = 0;
+    assert_ok(trn_exec_eval(&out, &g->node[t.node]->n, in));
+    assert_true(*TRN_DATA(out, float) == 0);
+    assert_true(small * tiny != 0);
+    trn_tensor_unref(out);
+    trn_tensor_unref(in[0]);
+    trn_graph_free(g);
 }
 
 static trn_graph *threads_graph(void)
@@ -1140,7 +1186,7 @@ static void eval(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(reads_see_ordered_updates), T(states), T(parallel_for_works),
+        T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(reads_see_ordered_updates), T(states), T(parallel_for_works), T(subnormal_numbers_are_zero),
         T(which_thread), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
         T(dead_things), T(merge_takes_the_first), T(switch_n), T(loops), T(nested_loops), T(dead_loop), T(errors_in_loops), T(malformed_frames),
         T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(storm), T(tracing), T(eval),

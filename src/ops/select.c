@@ -12,32 +12,64 @@ typedef struct select_job {
     int sc, st, se;    /* 0: a single element for all */
 } select_job;
 
+/* Both sides are read before one is taken: a branch on a random condition costs more, and no vector unit has one. */
 #define PICK(T)                                                                                                        \
     do {                                                                                                               \
         const T *a = j->t->data, *b = j->e->data;                                                                      \
         T *y = j->y->data;                                                                                             \
-        if (j->run == 1 && j->sc && j->st && j->se) {                                                                  \
-            TRN_IVDEP for (int64_t i = lo; i < hi; i++) y[i] = c[i] ? a[i] : b[i];                                     \
-        } else {                                                                                                       \
+        if (j->run > 1) { /* whole rows */                                                                             \
+            for (int64_t i = lo, n; i < hi; i += n) {                                                                  \
+                n = TRN_MIN(j->run - i % j->run, hi - i);                                                              \
+                memmove(y + i, (c[i / j->run] ? a : b) + i, (size_t)n * sizeof(T));                                    \
+            }                                                                                                          \
+        } else if (!j->sc) { /* the other sides' shapes made the result larger */                                      \
+            const T *x = c[0] ? a : b;                                                                                 \
+            int64_t step = c[0] ? j->st : j->se;                                                                       \
             for (int64_t i = lo; i < hi; i++)                                                                          \
-                y[i] = c[i / j->run * j->sc] ? a[i * j->st] : b[i * j->se];                                            \
+                y[i] = x[i * step];                                                                                    \
+        } else if (j->st && j->se) {                                                                                   \
+            TRN_IVDEP for (int64_t i = lo; i < hi; i++)                                                                \
+            {                                                                                                          \
+                T u = a[i], v = b[i];                                                                                  \
+                y[i] = c[i] ? u : v;                                                                                   \
+            }                                                                                                          \
+        } else if (j->st) {                                                                                            \
+            T v = b[0];                                                                                                \
+            TRN_IVDEP for (int64_t i = lo; i < hi; i++)                                                                \
+            {                                                                                                          \
+                T u = a[i];                                                                                            \
+                y[i] = c[i] ? u : v;                                                                                   \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            T u = a[0];                                                                                                \
+            TRN_IVDEP for (int64_t i = lo; i < hi; i++)                                                                \
+            {                                                                                                          \
+                T v = b[i * j->se];                                                                                    \
+                y[i] = c[i] ? u : v;                                                                                   \
+            }                                                                                                          \
         }                                                                                                              \
     } while (0)
+
+TRN_SIMD static void pick_1(const select_job *j, const uint8_t *c, int64_t lo, int64_t hi) { PICK(uint8_t); }
+TRN_SIMD static void pick_2(const select_job *j, const uint8_t *c, int64_t lo, int64_t hi) { PICK(uint16_t); }
+TRN_SIMD static void pick_4(const select_job *j, const uint8_t *c, int64_t lo, int64_t hi) { PICK(uint32_t); }
+TRN_SIMD static void pick_8(const select_job *j, const uint8_t *c, int64_t lo, int64_t hi) { PICK(uint64_t); }
 
 typedef struct b16 {
     uint64_t a, b;
 } b16;
+static void pick_16(const select_job *j, const uint8_t *c, int64_t lo, int64_t hi) { PICK(b16); }
 
 static void select_part(void *arg, int64_t lo, int64_t hi)
 {
     const select_job *j = arg;
     const uint8_t *c = j->c->data;
     switch (trn_dtype_size(j->y->dtype)) {
-    case 1: PICK(uint8_t); break;
-    case 2: PICK(uint16_t); break;
-    case 4: PICK(uint32_t); break;
-    case 8: PICK(uint64_t); break;
-    default: PICK(b16); break;
+    case 1: pick_1(j, c, lo, hi); break;
+    case 2: pick_2(j, c, lo, hi); break;
+    case 4: pick_4(j, c, lo, hi); break;
+    case 8: pick_8(j, c, lo, hi); break;
+    default: pick_16(j, c, lo, hi); break;
     }
 }
 

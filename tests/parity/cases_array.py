@@ -329,6 +329,8 @@ def cases_select(rng, quick):
         for a, b, c in (((), (), ()), ((3,), (), ()), ((), (3,), ()), ((3, 1), (4,), ()), ((4,), (3, 1), (3, 4)), ((2, 1, 4), (3, 1), (1,)), ((3, 4), (3, 4), (3, 4)), ((0,), (1,), ()),
                         ((), (1, 3), (2, 1)), ((3,), (4,), ()), ((1,), (2, 3), (3,))):
             yield C("SelectV2", [rand(rng, np.bool_, a), rand(rng, t, b), rand(rng, t, c)])
+        for a, b, c in (((7, 33), (7, 33), ()), ((7, 33), (), (7, 33)), ((7, 33), (7, 33), (7, 33)), ((7, 33), (1,), (1, 1))):  # a mask with one value for the others
+            yield C("SelectV2", [rand(rng, np.bool_, a), rand(rng, t, b), rand(rng, t, c)])
         if t is not object:
             for shape in ((), (5,), (3, 4), (2, 3, 2), (0, 2)):
                 yield C("Where", [rand(rng, t, shape, 0, 1) if t in INTS else np.round(rand(rng, t, shape, 0, 1)).astype(t)])

@@ -211,6 +211,54 @@ static void max_image(pool_job *j, int64_t i)
     }
 }
 
+/* The commonest windows, 2 x 2 that tile images of float, a whole row of them at a time: `x` and `below` are two rows of the input, n windows wide. */
+static bool is_quad(const pool_job *j)
+{
+    const trn_window *w = &j->w;
+    return j->t == TRN_FLOAT && j->tiles && j->in[0] == 1 && w->ksize[0] == 1 && w->ksize[1] == 2 && w->ksize[2] == 2 && !j->pad[1] && !j->pad[2] &&
+           j->in[1] % 2 == 0 && j->in[2] % 2 == 0;
+}
+TRN_SIMD static void max_quads(float *y, const float *x, const float *below, int64_t n, int64_t c)
+{
+    for (int64_t o = 0; o < n; o++, y += c, x += 2 * c, below += 2 * c)
+        TRN_IVDEP for (int64_t i = 0; i < c; i++)
+        {
+            float a = x[i], b = x[c + i], d = below[i], e = below[c + i];
+            a = b > a ? b : a;
+            a = d > a ? d : a;
+            y[i] = e > a ? e : a;
+        }
+}
+TRN_SIMD static void max_quads_grad(float *y, float *y_below, const float *x, const float *below, const float *g, int64_t n, int64_t c)
+{
+    for (int64_t o = 0; o < n; o++, g += c, x += 2 * c, below += 2 * c, y += 2 * c, y_below += 2 * c)
+        TRN_IVDEP for (int64_t i = 0; i < c; i++)
+        {
+            float a = x[i], b = x[c + i], d = below[i], e = below[c + i], v = g[i];
+            int32_t at = 0; /* the first of the largest */
+            at = b > a ? 1 : at;
+            a = b > a ? b : a;
+            at = d > a ? 2 : at;
+            a = d > a ? d : a;
+            at = e > a ? 3 : at;
+            y[i] = at == 0 ? v : 0;
+            y[c + i] = at == 1 ? v : 0;
+            y_below[i] = at == 2 ? v : 0;
+            y_below[c + i] = at == 3 ? v : 0;
+        }
+}
+static void quads_image(pool_job *j, int64_t i)
+{
+    int64_t row = j->in[2] * j->c, out = j->out[2] * j->c;
+    const float *x = (const float *)(const void *)j->x + i * in_places(j) * j->c, *g = j->g ? (const float *)(const void *)j->g + i * out_places(j) * j->c : NULL;
+    float *y = (float *)(void *)j->y + i * (j->g ? in_places(j) : out_places(j)) * j->c;
+    for (int64_t r = 0; r < j->out[1]; r++, x += 2 * row)
+        if (g)
+            max_quads_grad(y + 2 * r * row, y + (2 * r + 1) * row, x, x + row, g + r * out, j->out[2], j->c);
+        else
+            max_quads(y + r * out, x, x + row, j->out[2], j->c);
+}
+
 /* Number of the window's place that holds the first maximum, for channels [c, c + n). */
 static void find_max(const pool_job *j, const char *x, const places *p, int64_t c, int64_t n, void *best, int32_t *which)
 {
@@ -384,7 +432,7 @@ static trn_err max_pool(trn_kctx *k, int space, int at)
     if (j.w.ksize_c != 1 && space == 2)
         return max_over_depth(k, &j, trn_in(k, 0)->dtype);
     TRN_TRY(only_over_space(&j.w));
-    return pool(k, &j, max_image);
+    return pool(k, &j, is_quad(&j) ? quads_image : max_image);
 }
 static trn_err k_max_pool(trn_kctx *k) { return max_pool(k, 2, -1); }
 static trn_err k_max_pool_v2(trn_kctx *k) { return max_pool(k, 2, 1); }
@@ -451,7 +499,7 @@ static trn_err max_grad(trn_kctx *k, int space, int at, bool second)
         j.g = wg->data;
         j.m = wm ? wm->data : NULL;
         j.y = wy->data;
-        run(k, &j, near ? near_max_image : second ? max_grad_grad_image : max_grad_image);
+        run(k, &j, near ? near_max_image : second ? max_grad_grad_image : is_quad(&j) ? quads_image : max_grad_image);
     }
     if (!e)
         e = trn_window_done(k, 0, &j.w, wy);

@@ -2,7 +2,7 @@
  *
  *     gemmbench
  *
- * Shapes are those of an MLP's step (784-512-512-10, 100 rows): forward, gradients of inputs (B transposed) and of weights (A transposed), whole and as the
+ * Shapes are those of an MLP's step (784-512-512-10, 100 rows) and of a convnet's dense layer (50 rows): forward, gradients of inputs (B transposed) and of weights (A transposed), whole and as the
  * pieces into which threads divide them. "cold": eight sets of matrices in turn, so that they come from the last cache, as in a step. The best of
  * thirty rounds, or of half a second, counts; the peak is that of multiply-adds which wait for nothing. */
 #include <stdio.h>
@@ -50,21 +50,32 @@ static double peak(trn_gemm_isa isa)
     return 0;
 }
 
-static float *numbers(int64_t n)
+/* From the pool, as a tensor's: large ones lie on huge pages. */
+static trn_buf *numbers(int64_t n)
 {
-    float *p = aligned_alloc(64, ((size_t)n * sizeof *p + 63) / 64 * 64);
-    for (int64_t i = 0; p && i < n; i++)
-        p[i] = (float)(i % 97) / 97 - 0.5f;
-    return p;
+    trn_buf *b;
+    trn_err e = trn_buf_new(&b, (size_t)n * sizeof(float));
+    if (e) {
+        fprintf(stderr, "gemmbench: %s\n", trn_err_msg(e));
+        exit(1);
+    }
+    for (int64_t i = 0; i < n; i++)
+        ((float *)(void *)b->data)[i] = (float)(i % 97) / 97 - 0.5f;
+    return b;
 }
 
 /* GFLOP/s */
 static double rate(trn_gemm_isa isa, int64_t m, int64_t n, int64_t k, bool ta, bool tb, int sets)
 {
     trn_gemm_args g[COLD];
-    for (int i = 0; i < sets; i++)
-        g[i] = (trn_gemm_args){.m = m, .n = n, .k = k, .a = numbers(m * k), .b = numbers(k * n), .c = numbers(m * n), .ldc = n,
-                               .ars = ta ? 1 : k, .acs = ta ? m : 1, .brs = tb ? 1 : n, .bcs = tb ? k : 1};
+    trn_buf *buf[COLD][3];
+    for (int i = 0; i < sets; i++) {
+        buf[i][0] = numbers(m * k);
+        buf[i][1] = numbers(k * n);
+        buf[i][2] = numbers(m * n);
+        g[i] = (trn_gemm_args){.m = m, .n = n, .k = k, .a = buf[i][0]->data, .b = buf[i][1]->data, .c = buf[i][2]->data, .ldc = n,
+                               .ars = ta ? 1 : k, .acs = ta ? m : 1, .brs = tb ? 1 : n, .bcs = tb ? k : 1, .stream = true};
+    }
     uint64_t best = UINT64_MAX, end = trn_now_ns() + 500000000;
     for (int r = 0; r < ROUNDS && (r == 0 || trn_now_ns() < end); r++) {
         uint64_t t = trn_now_ns();
@@ -72,11 +83,9 @@ static double rate(trn_gemm_isa isa, int64_t m, int64_t n, int64_t k, bool ta, b
             trn_gemm_as(TRN_FLOAT, &g[i % sets], isa);
         best = TRN_MIN(best, trn_now_ns() - t);
     }
-    for (int i = 0; i < sets; i++) {
-        free((void *)(uintptr_t)g[i].a);
-        free((void *)(uintptr_t)g[i].b);
-        free(g[i].c);
-    }
+    for (int i = 0; i < sets; i++)
+        for (int q = 0; q < 3; q++)
+            trn_buf_unref(buf[i][q]);
     return 2.0 * (double)(m * n * k) * COLD / (double)best;
 }
 
@@ -87,6 +96,8 @@ int main(void)
         {"forward, 512 to 512", 100, 512, 512, false, false},   {"gradient of its input", 100, 512, 512, false, true},
         {"gradient of 784 x 512", 784, 512, 100, true, false},  {"  a piece of it", 204, 512, 100, true, false},
         {"gradient of 512 x 512", 512, 512, 100, true, false},  {"1024 x 1024 x 1024", 1024, 1024, 1024, false, false},
+        {"forward, 3136 to 1024", 50, 1024, 3136, false, false}, {"gradient of its input", 50, 3136, 1024, false, true},
+        {"gradient of 3136 x 1024", 3136, 1024, 50, true, false},
     };
     static const char *const names[] = {"plain", "AVX2 and FMA", "AVX-512"};
     for (trn_gemm_isa isa = TRN_GEMM_PLAIN; isa <= TRN_GEMM_AVX512; isa++) {

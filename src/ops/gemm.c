@@ -25,7 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 
-enum { KC = 320, MC = 96, NC = 512 };
+enum { KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
 
 /* How much of k is taken at once: equal parts, none of them a small rest. */
 static int64_t depth(int64_t k)
@@ -82,11 +82,13 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             to[k * w + q] = from[q * cs + k];
 }
 
-/* Where a tile finds A: packed, column after column of MR rows, or in R rows as they lie. Three rows share a pointer, since a processor adds one or two
+/* Where a tile finds A: packed, column after column of MR rows, or in R rows or columns as they lie (`ars` apart). Three rows share a pointer, since a processor adds one or two
  * strides to it for nothing; left alone, the compiler keeps a dozen offsets in memory instead. */
 #define PACKED_AT(r, at) p[0][(r) + (at) * (stride)]
 #define PACKED_STEP(n) p[0] += (n) * (stride)
 #define ROWS_AT(r, at) p[(r) / 3][(r) % 3 * ars + (at)]
+#define COLS_AT(r, at) p[0][(r) + (at) * ars]
+#define COLS_STEP(n) p[0] += (n) * ars
 #define ROWS_STEP(n)                                                                                                   \
     for (int q = 0; q < 4; q++) {                                                                                      \
         p[q] += (n);                                                                                                   \
@@ -97,6 +99,10 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 #define FMA_ANY(x, a, b) x += (a) * (b)
 #define FMA_PS(x, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
 #define FMA_PD(x, a, b) __asm__("vfmadd231pd %2, %1, %0" : "+v"(x) : "v"(a), "v"(b))
+/* Past the cache; what lies there is aligned to a vector. */
+#define FMA_ANY_STREAM(to, x) *(to) = (x)
+#define FMA_PS_STREAM(to, x) __asm__("vmovntps %1, %0" : "=m"(*(to)) : "v"(x))
+#define FMA_PD_STREAM(to, x) __asm__("vmovntpd %1, %0" : "=m"(*(to)) : "v"(x))
 #define ALL_2(V, s) (V){s, s}
 #define ALL_4(V, s) (V){s, s, s, s}
 #define ALL_8(V, s) (V){s, s, s, s, s, s, s, s}
@@ -127,11 +133,20 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         }                                                                                                              \
     }
 
-/* A tile of R x 2·L of C; A: PACKED or ROWS. `first`: C is overwritten, not added to. (Written out in each function: gcc takes vectors larger than the
- * caller's own target apart before it inlines.) */
+#if defined(__x86_64__)
+#define FENCE() __builtin_ia32_sfence() /* what went past the cache is there for other threads */
+#else
+#define FENCE() (void)0
+#endif
+
+/* What becomes of C: added to, overwritten, or overwritten past the cache: a large one that is not read soon would otherwise be read before it is written. */
+enum { ADD, SET, STREAM };
+
+/* A tile of R x 2·L of C; A: PACKED, ROWS or COLS. `ahead`: a quarter of the next panel of B, or NULL; it is fetched meanwhile. (Written out in each function:
+ * gcc takes vectors larger than the caller's own target apart before it inlines.) */
 #define TILE(T, V, name, L, R, MR, FMA, TARGET, A, B)                                                                  \
     TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *keep, T *c, int64_t ldc,  \
-                            int64_t mr, int64_t nr, bool first)                                                        \
+                            int64_t mr, int64_t nr, int how, const T *ahead)                                           \
     {                                                                                                                  \
         enum { stride = (MR), lanes = (L) };                                                                           \
         (void)ars;                                                                                                     \
@@ -140,8 +155,10 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         const T *p[4] = {a, a + 3 * ars, a + 6 * ars, a + 9 * ars};                                                    \
         V x[R][2];                                                                                                     \
         UNROLL for (int r = 0; r < (R); r++) x[r][0] = x[r][1] = (V){0};                                               \
-        for (int64_t r = 0; r < mr; r++)                                                                               \
+        for (int64_t r = 0; r < mr && how != STREAM; r++) {                                                            \
             __builtin_prefetch(c + r * ldc, 1);                                                                        \
+            __builtin_prefetch(c + r * ldc + (L), 1);                                                                  \
+        }                                                                                                              \
         int64_t k = kc;                                                                                                \
         for (; k >= 4; k -= 4) {                                                                                       \
             TILE_STEP(V, L, R, A, B, FMA, 0)                                                                           \
@@ -151,6 +168,11 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             A##_STEP(4);                                                                                               \
             b += 4 * B##_STRIDE;                                                                                       \
             keep += 4 * 2 * (L);                                                                                       \
+            if (ahead) {                                                                                               \
+                __builtin_prefetch(ahead, 0, 2);                                                                       \
+                __builtin_prefetch(ahead + (L), 0, 2);                                                                 \
+                ahead += brs;                                                                                          \
+            }                                                                                                          \
         }                                                                                                              \
         for (; k > 0; k--) {                                                                                           \
             TILE_STEP(V, L, R, A, B, FMA, 0)                                                                           \
@@ -162,12 +184,17 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
             UNROLL for (int r = 0; r < (R); r++)                                                                       \
             {                                                                                                          \
                 V *y = (V *)(c + r * ldc), *z = (V *)(c + r * ldc + (L));                                              \
-                if (!first) {                                                                                          \
+                if (how == ADD) {                                                                                      \
                     x[r][0] += *y;                                                                                     \
                     x[r][1] += *z;                                                                                     \
                 }                                                                                                      \
-                *y = x[r][0];                                                                                          \
-                *z = x[r][1];                                                                                          \
+                if (how == STREAM) {                                                                                   \
+                    FMA##_STREAM(y, x[r][0]);                                                                          \
+                    FMA##_STREAM(z, x[r][1]);                                                                          \
+                } else {                                                                                               \
+                    *y = x[r][0];                                                                                      \
+                    *z = x[r][1];                                                                                      \
+                }                                                                                                      \
             }                                                                                                          \
             return;                                                                                                    \
         }                                                                                                              \
@@ -179,7 +206,7 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         }                                                                                                              \
         for (int64_t r = 0; r < mr; r++)                                                                               \
             for (int64_t j = 0; j < nr; j++)                                                                           \
-                c[r * ldc + j] = first ? t[r * 2 * (L) + j] : c[r * ldc + j] + t[r * 2 * (L) + j];                     \
+                c[r * ldc + j] = how ? t[r * 2 * (L) + j] : c[r * ldc + j] + t[r * 2 * (L) + j];                     \
     }
 
 /* R rows of A times B as it lies. */
@@ -212,8 +239,80 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         }                                                                                                              \
     }
 
+/* B transposed, with too few rows of A to pack it for: both lie along k, so four times Q sums of products are vectors, added up at the end. Rows and columns that are
+ * not there are the last ones again. SUM4 adds up four vectors. */
+#define ALONG(T, V, name, L, Q, FMA, SUM4, TARGET)                                                                     \
+    TARGET static void name(const trn_gemm_args *g)                                                                    \
+    {                                                                                                                  \
+        const T *a = g->a, *b = g->b;                                                                                  \
+        int64_t whole = g->k / (L) * (L);                                                                              \
+        for (int64_t j = 0; j < g->n; j += (Q)) {                                                                      \
+            const T *pb[Q];                                                                                            \
+            for (int q = 0; q < (Q); q++)                                                                              \
+                pb[q] = b + TRN_MIN(j + q, g->n - 1) * g->bcs;                                                         \
+            for (int64_t i = 0; i < g->m; i += 4) {                                                                    \
+                const T *pa[4];                                                                                        \
+                for (int r = 0; r < 4; r++)                                                                            \
+                    pa[r] = a + TRN_MIN(i + r, g->m - 1) * g->ars;                                                     \
+                /* A part of the next columns comes closer meanwhile. */                                               \
+                int64_t part = ((Q) * g->k * 4 + g->m - 1) / g->m, at = i / 4 * part;                                  \
+                const T *near = b + (j + (Q) + at / g->k) * g->bcs + at % g->k, *far = j + (Q) < g->n ? near + part : near;\
+                V x[Q][4];                                                                                             \
+                UNROLL for (int q = 0; q < (Q); q++) UNROLL for (int r = 0; r < 4; r++) x[q][r] = (V){0};              \
+                for (int64_t k = 0; k < whole; k += (L)) {                                                             \
+                    if (near < far) {                                                                                  \
+                        __builtin_prefetch(near, 0, 2);                                                                \
+                        near += 64 / sizeof(T);                                                                        \
+                    }                                                                                                  \
+                    V v[4];                                                                                            \
+                    UNROLL for (int r = 0; r < 4; r++) v[r] = *(const V *)(pa[r] + k);                                 \
+                    UNROLL for (int q = 0; q < (Q); q++)                                                               \
+                    {                                                                                                  \
+                        V w = *(const V *)(pb[q] + k);                                                                 \
+                        UNROLL for (int r = 0; r < 4; r++) FMA(x[q][r], v[r], w);                                      \
+                    }                                                                                                  \
+                }                                                                                                      \
+                T sum[4 * (Q)];                                                                                        \
+                UNROLL for (int q = 0; q < (Q); q++) SUM4(sum + q * 4, x[q][0], x[q][1], x[q][2], x[q][3]);            \
+                for (int q = 0; q < (Q) && j + q < g->n; q++)                                                          \
+                    for (int r = 0; r < 4 && i + r < g->m; r++) {                                                      \
+                        T s = sum[q * 4 + r];                                                                          \
+                        for (int64_t k = whole; k < g->k; k++)                                                         \
+                            s += pa[r][k] * pb[q][k];                                                                  \
+                        ((T *)g->c)[(i + r) * g->ldc + j + q] = s;                                                     \
+                    }                                                                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+/* The upper half added to the lower. A copy: a vector whose address is taken is not kept in a register. */
+#define HALF(H, x)                                                                                                     \
+    ({                                                                                                                 \
+        __typeof__(x) copy = (x);                                                                                      \
+        *(H *)&copy + *((H *)&copy + 1);                                                                               \
+    })
+#define SUM4_4(to, p, q, r, s)                                                                                         \
+    do {                                                                                                               \
+        vf4 pq0 = SHUFFLE(p, q, 0, 4, 1, 5), pq1 = SHUFFLE(p, q, 2, 6, 3, 7);                                          \
+        vf4 rs0 = SHUFFLE(r, s, 0, 4, 1, 5), rs1 = SHUFFLE(r, s, 2, 6, 3, 7);                                          \
+        vf4 pq = pq0 + pq1, rs = rs0 + rs1;                                                                            \
+        *(vf4 *)(to) = SHUFFLE(pq, rs, 0, 1, 4, 5) + SHUFFLE(pq, rs, 2, 3, 6, 7);                                      \
+    } while (0)
+#define SUM4_8(to, p, q, r, s)                                                                                         \
+    do {                                                                                                               \
+        vf4 p4 = HALF(vf4, p), q4 = HALF(vf4, q), r4 = HALF(vf4, r), s4 = HALF(vf4, s);                                \
+        SUM4_4(to, p4, q4, r4, s4);                                                                                    \
+    } while (0)
+#define SUM4_16(to, p, q, r, s)                                                                                        \
+    do {                                                                                                               \
+        vf p8 = HALF(vf, p), q8 = HALF(vf, q), r8 = HALF(vf, r), s8 = HALF(vf, s);                                     \
+        SUM4_8(to, p8, q8, r8, s8);                                                                                    \
+    } while (0)
+
 /* Everything for one kind of CPU. */
 #define GEMM(T, V, tag, turn, L, MR, FMA, TARGET)                                                                      \
+    typedef void tile_##tag(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *keep, T *c, int64_t ldc,  \
+                            int64_t mr, int64_t nr, int how, const T *ahead);                                          \
     TILE(T, V, tile_rows_##tag, L, MR, MR, FMA, TARGET, ROWS, TIGHT)                                                   \
     TILE(T, V, tile_rows_take_##tag, L, MR, MR, FMA, TARGET, ROWS, TAKEN)                                              \
     TILE(T, V, tile_packed_##tag, L, MR, MR, FMA, TARGET, PACKED, TIGHT)                                               \
@@ -221,6 +320,12 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
     TILE(T, V, tile_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT) /* what is left below: two thirds */   \
     TILE(T, V, tile_third_##tag, L, (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT)    /* a third */                         \
     TILE(T, V, tile_direct_##tag, L, MR, MR, FMA, TARGET, PACKED, LOOSE)                                               \
+    TILE(T, V, tile_cols_##tag, L, MR, MR, FMA, TARGET, COLS, TIGHT)                                                   \
+    TILE(T, V, tile_cols_take_##tag, L, MR, MR, FMA, TARGET, COLS, TAKEN)                                              \
+    TILE(T, V, tile_rows_direct_##tag, L, MR, MR, FMA, TARGET, ROWS, LOOSE)                                            \
+    TILE(T, V, tile_cols_direct_##tag, L, MR, MR, FMA, TARGET, COLS, LOOSE)                                            \
+    TILE(T, V, tile_cols_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                     \
+    TILE(T, V, tile_cols_third_##tag, L, (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                       \
     THIN(T, V, thin1_##tag, L, 1, 8, TARGET)                                                                           \
     THIN(T, V, thin2_##tag, L, 2, 4, TARGET)                                                                           \
     THIN(T, V, thin3_##tag, L, 3, 4, TARGET)                                                                           \
@@ -265,20 +370,27 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
         bool thin = g->m <= 2 * (MR) && g->bcs == 1; /* B would be packed to be read once or twice */                  \
+        bool small = g->bcs == 1 && g->brs * (int64_t)sizeof(T) <= 1024; /* B is as good as packed */                  \
         int64_t deep = depth(g->k);                                                                                    \
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
             for (int64_t kk = 0; kk < g->k; kk += deep) {                                                              \
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
-                int64_t direct = thin ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
+                int64_t direct = thin || small ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
+                bool stream = g->stream && g->k <= deep && ((uintptr_t)c | (uintptr_t)g->ldc * sizeof(T)) % sizeof(V) == 0;\
+                int how = kk || g->add ? ADD : stream && g->m * g->n * (int64_t)sizeof(T) >= STREAM_FROM ? STREAM : SET;\
                 const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
                     const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
-                    /* Rows that lie in order are read where they are; only a last, incomplete tile is packed. Not     \
-                     * when all of them would want the same few places of the cache. */                                \
+                    /* Rows that lie in order are read where they are, and so are columns close to each other; only a last,\
+                     * incomplete tile is packed. Not rows that would all want the same few places of the cache. */    \
                     bool crowd = (MR) > 8 && g->ars * (int64_t)sizeof(T) % 4096 == 0;                                  \
-                    int64_t whole = g->acs == 1 && !thin && !crowd ? mc / (MR) * (MR) : 0;                             \
-                    pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, mc - whole, kc);                             \
+                    bool cols = !thin && g->ars == 1 && g->acs * (int64_t)sizeof(T) <= 2048, rows = !thin && g->acs == 1 && !crowd;\
+                    int64_t whole = rows || cols ? mc / (MR) * (MR) : 0, rest = mc - whole, lead = rows ? g->ars : g->acs;\
+                    /* Nor this one, then. */                                                                          \
+                    bool fits = cols && !rows && direct == nc && (rest == (MR) / 3 || rest == 2 * (MR) / 3);           \
+                    if (!fits)                                                                                         \
+                        pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, rest, kc);                               \
                     for (int64_t j = 0; j < nc; j += 2 * (L)) {                                                        \
                         int64_t nr = TRN_MIN((int64_t)2 * (L), nc - j);                                                \
                         T *panel = pb + (j - direct) * kc;                                                             \
@@ -289,18 +401,24 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
                         for (int64_t i = 0; i < mc; i += (MR)) {                                                       \
                             T *y = c + (ic + i) * g->ldc + jc + j;                                                     \
                             int64_t mr = TRN_MIN((int64_t)(MR), mc - i);                                               \
-                            const T *rows = fa + i * g->ars, *tight = pa + (i - whole) * kc, *lies = fb + j;           \
-                            if (j < direct)                                                                            \
-                                tile_direct_##tag(kc, pa + i * kc, 1, lies, g->brs, NULL, y, g->ldc, mr, nr, kk == 0); \
-                            else if (i < whole)                                                                        \
-                                (take && i == 0 ? tile_rows_take_##tag : tile_rows_##tag)(                             \
-                                    kc, rows, g->ars, take && i == 0 ? lies : panel, g->brs, panel, y, g->ldc, mr, nr, kk == 0); \
-                            else                                                                                       \
-                                (take && i == 0         ? tile_take_##tag                                              \
-                                 : mr <= (MR) / 3       ? tile_third_##tag                                             \
-                                 : mr <= 2 * (MR) / 3   ? tile_two_##tag                                               \
-                                                        : tile_packed_##tag)(kc, tight, 1, take && i == 0 ? lies : panel, g->brs, \
-                                                                             panel, y, g->ldc, mr, nr, kk == 0);       \
+                            bool first = take && i == 0, there = i < whole || fits; /* A is read where it is */        \
+                            const T *at = there ? fa + i * g->ars : pa + (i - whole) * kc, *bp = first || j < direct ? fb + j : panel;\
+                            tile_##tag *fn = j < direct && there && rows ? tile_rows_direct_##tag                      \
+                                             : j < direct && there       ? (mr == (MR)       ? tile_cols_direct_##tag  \
+                                                                            : mr == (MR) / 3 ? tile_cols_third_##tag   \
+                                                                                             : tile_cols_two_##tag)    \
+                                             : j < direct                ? tile_direct_##tag                           \
+                                             : there && rows             ? (first ? tile_rows_take_##tag : tile_rows_##tag)\
+                                             : there                     ? (first ? tile_cols_take_##tag : tile_cols_##tag)\
+                                             : first                     ? tile_take_##tag                             \
+                                             : mr <= (MR) / 3            ? tile_third_##tag                            \
+                                             : mr <= 2 * (MR) / 3        ? tile_two_##tag                              \
+                                                                         : tile_packed_##tag;                          \
+                            /* While the tiles below the first are computed, the next panel comes closer. */           \
+                            const T *next = j + 2 * (L) < nc ? fb + j + 2 * (L) : kk + kc < g->k ? b + (kk + kc) * g->brs + jc : NULL;\
+                            int64_t nth = i / (MR);                                                                    \
+                            bool fetch = next && ic == 0 && j >= direct && g->bcs == 1 && nth >= 1 && nth <= 4;        \
+                            fn(kc, at, lead, bp, g->brs, panel, y, g->ldc, mr, nr, how, fetch ? next + (nth - 1) * (kc / 4) * g->brs : NULL);\
                         }                                                                                              \
                     }                                                                                                  \
                 }                                                                                                      \
@@ -308,7 +426,7 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
     }                                                                                                                  \
     static bool gemm_##tag(const trn_gemm_args *g)                                                                     \
     {                                                                                                                  \
-        if (g->m <= 3 && g->bcs == 1) {                                                                                \
+        if (g->m <= 3 && g->bcs == 1 && !g->add) {                                                                            \
             (g->m == 1 ? thin1_##tag : g->m == 2 ? thin2_##tag : thin3_##tag)(g);                                      \
             return true;                                                                                               \
         }                                                                                                              \
@@ -322,6 +440,8 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
         }                                                                                                              \
         T *pb = (T *)(void *)buf->data;                                                                                \
         packed_##tag(g, pb + kc * nc, pb);                                                                             \
+        if (g->stream)                                                                                                 \
+            FENCE();                                                                                                   \
         trn_buf_unref(buf);                                                                                            \
         return true;                                                                                                   \
     }
@@ -336,6 +456,23 @@ GEMM(double, vd, f64_fma, turn_f64, 4, 6, FMA_PD, __attribute__((target("avx2,fm
 GEMM(float, vf16, f32_512, turn_f32, 16, 12, FMA_PS, __attribute__((target("avx512f,avx2,fma"))))
 GEMM(double, vd8, f64_512, turn_f64, 8, 12, FMA_PD, __attribute__((target("avx512f,avx2,fma"))))
 #endif
+
+ALONG(float, vf4, along_f32, 4, 2, FMA_ANY, SUM4_4, )
+#if defined(__x86_64__)
+ALONG(float, vf16, along_f32_512, 16, 6, FMA_PS, SUM4_16, __attribute__((target("avx512f,avx2,fma"))))
+#endif
+
+/* With more rows than this packing pays (bench/gemmbench.c). */
+static const struct {
+    void (*fn)(const trn_gemm_args *g);
+    int64_t rows;
+} along[] = {
+    [TRN_GEMM_PLAIN] = {along_f32, 192},
+#if defined(__x86_64__)
+    [TRN_GEMM_FMA] = {NULL, 0},
+    [TRN_GEMM_AVX512] = {along_f32_512, 64},
+#endif
+};
 
 static gemm_fn *const variants[][2] = {
     [TRN_GEMM_PLAIN] = {gemm_f32, gemm_f64},
@@ -429,7 +566,11 @@ COMPLEX_DOTS(double _Complex, c128, conj)
 bool trn_gemm_as(trn_dtype t, const trn_gemm_args *g, trn_gemm_isa isa)
 {
     /* Very small ones, and columns of one or from a transposed B for a single row, are sums of products. */
-    bool dots = g->n == 1 || (g->m == 1 && g->bcs != 1) || g->m * g->n * g->k < 512; /* no overflow: all three fit memory */
+    bool dots = !g->add && (g->n == 1 || (g->m == 1 && g->bcs != 1) || g->m * g->n * g->k < 512); /* no overflow: all three fit memory */
+    if (t == TRN_FLOAT && !dots && !g->add && g->brs == 1 && g->acs == 1 && g->m <= along[isa].rows && g->k >= ALONG_LEAST && g->k <= ALONG_MOST) {
+        along[isa].fn(g);
+        return true;
+    }
     switch (t) {
     case TRN_FLOAT: return dots ? plain_f32(g) : variants[isa][0](g);
     case TRN_DOUBLE: return dots ? plain_f64(g) : variants[isa][1](g);

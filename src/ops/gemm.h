@@ -12,6 +12,8 @@ typedef struct trn_gemm_args {
     void *c;
     int64_t ldc;
     bool conj_a, conj_b;
+    bool add;    /* C += A·B; float and double only */
+    bool stream; /* C is not read soon */
 } trn_gemm_args;
 
 /* f32, f64, i16, i32, i64, c64, c128; m, n and k at least 1. False: no memory. */

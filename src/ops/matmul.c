@@ -67,6 +67,7 @@ static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, const epil
         j.act = e->act;
         j.alpha = e->alpha;
     }
+    j.g.stream = !j.bias;
     if (g->m == 0 || g->n == 0)
         return TRN_OK;
     if (g->k == 0) {
@@ -77,7 +78,7 @@ static trn_err gemm(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, const epil
     }
     /* Every piece packs the other matrix for itself, unless that lies in rows: few pieces, and a thread's waking up must be worth it. */
     int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n;
-    int64_t least = 524288 / (g->k * 2 * TRN_MIN(g->m, g->n)) + 1, tile = rows ? 12 : 32, parts = threads * (!rows && g->acs == 1 ? 4 : 2);
+    int64_t least = 524288 / (g->k * 2 * TRN_MIN(g->m, g->n)) + 1, tile = rows ? 12 : 32, parts = threads * 2;
     int64_t grain = TRN_MAX(TRN_MAX(least, tile * 2), ((n + parts - 1) / parts + tile - 1) / tile * tile);
     trn_k_for(k, n, threads > 1 ? grain : n, rows ? gemm_rows : gemm_cols, &j);
     return j.failed ? trn_err_oom() : TRN_OK;

@@ -1,7 +1,7 @@
 /* Convolutions over images and volumes, with their gradients.
  *
- * Everything is turned to [n, depth, rows, columns, channels] (window.h). float goes to oneDNN, one piece of the batch per task (mathlib.h); other
- * types, and float where oneDNN has nothing good, gather patches into a matrix and multiply (gemm.h). How the batch is divided depends on the
+ * Everything is turned to [n, depth, rows, columns, channels] (window.h). float with small windows and whole vectors of channels takes Winograd's way
+ * (winograd.h), other float goes to oneDNN, one piece of the batch per task (mathlib.h); other types, and float where oneDNN has nothing good, gather patches into a matrix and multiply (gemm.h). How the batch is divided depends on the
  * number of threads only, and so do the sums.
  */
 #include <math.h>
@@ -12,6 +12,7 @@
 #include "ops/kern.h"
 #include "ops/mathlib.h"
 #include "ops/window.h"
+#include "ops/winograd.h"
 
 /* ---- geometry ------------------------------------------------------------------------------------------------------------------- */
 
@@ -64,13 +65,14 @@ typedef struct conv_job {
     trn_dtype t;
     size_t size;
     char *input, *filter, *output; /* the kind says which is written */
-    void (*then)(void *arg, int64_t from, int64_t to); /* FWD: what follows, on images from … to while they are in the cache; or NULL */
+    void (*then)(void *arg, int64_t from, int64_t to); /* FWD: what follows, on places from … to of all images while they are in the cache; or NULL */
     void *then_arg;
     int64_t parts;
     trn_conv_plan *plan[2]; /* for n / parts images and one more; NULL: our own code */
     float *packed[2];
     char *partial; /* BWD_FILTER: one filter per part */
     int64_t filter_n, in_image, out_image; /* elements */
+    int64_t places;                        /* of an image's output */
     _Atomic(trn_err) err;
 } conv_job;
 
@@ -199,7 +201,7 @@ static void conv_part(void *arg, int64_t from, int64_t to)
             memset(f, 0, (size_t)j->filter_n * j->size);
         job_failed(j, j->plan[0] ? library_part(j, p, lo, (float *)(void *)f) : own_part(j, lo, hi, f));
         if (j->then)
-            j->then(j->then_arg, lo, hi);
+            j->then(j->then_arg, lo * j->places, hi * j->places);
     }
 }
 
@@ -260,10 +262,13 @@ static trn_err convolve(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g,
     if (!input->count || !filter->count || !output->count) {
         trn_zero_elems(result, 0, result->count);
         if (then)
-            then(then_arg, 0, g->n);
+            then(then_arg, 0, output->count / g->oc);
         return TRN_OK;
     }
+    if (j.t == TRN_FLOAT && trn_winograd_fits(kind, g))
+        return trn_winograd(k, kind, g, input->data, filter->data, output->data, then, then_arg);
     j.size = trn_dtype_size(j.t);
+    j.places = g->out[0] * g->out[1] * g->out[2];
     j.filter_n = filter->count;
     j.in_image = input->count / g->n;
     j.out_image = output->count / g->n;
@@ -336,7 +341,7 @@ typedef struct extras {
 typedef struct finish_job {
     char *y;
     trn_dtype t;
-    int64_t c, image;      /* channels, rows of them per image */
+    int64_t c;             /* channels */
     const void *mul, *add; /* mul NULL: a bias only */
     trn_tensor *tmp;       /* holds both, or NULL */
     const extras *x;
@@ -355,10 +360,10 @@ typedef struct finish_job {
 FINISH(float, f32)
 FINISH(double, f64)
 
-static void finish_images(void *arg, int64_t lo, int64_t hi)
+static void finish_places(void *arg, int64_t lo, int64_t hi)
 {
     finish_job *j = arg;
-    for (int64_t r = lo * j->image; r < hi * j->image; r++)
+    for (int64_t r = lo; r < hi; r++)
         if (j->t == TRN_FLOAT) {
             float *y = (float *)(void *)j->y + r * j->c;
             finish_f32(y, j->mul, j->add, j->c);
@@ -374,7 +379,7 @@ static void finish_images(void *arg, int64_t lo, int64_t hi)
 static trn_err finish_init(finish_job *j, const trn_tensor *y, const extras *x, trn_tensor *const *args)
 {
     int64_t c = y->shape.dim[y->shape.rank - 1];
-    *j = (finish_job){.y = y->data, .t = y->dtype, .c = c, .image = y->count / y->shape.dim[0] / c, .x = x, .add = args[0]->data};
+    *j = (finish_job){.y = y->data, .t = y->dtype, .c = c, .x = x, .add = args[0]->data};
     if (x->n == 4) {
         trn_shape s = {.rank = 2, .dim = {2, c}};
         TRN_TRY(trn_tensor_new(&j->tmp, y->dtype, &s));
@@ -436,7 +441,7 @@ static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
         if (!e && more)
             e = finish_init(&then, wy, x, arg);
         if (!e)
-            e = convolve(k, TRN_CONV_FWD, &g, wi, wf, wy, more ? finish_images : NULL, &then);
+            e = convolve(k, TRN_CONV_FWD, &g, wi, wf, wy, more ? finish_places : NULL, &then);
         trn_tensor_unref(then.tmp);
         if (!e)
             e = trn_window_done(k, 0, &w, wy);

@@ -56,6 +56,10 @@ def cases_conv2d(rng, quick):
                         yield from one_conv2d(rng, t, x, f, s, d, pad)
             yield from one_conv2d(rng, t, x, f, (1, 1), (1, 1), "EXPLICIT", [0, 0, 3, 2, 1, 4, 0, 0])
             yield from one_conv2d(rng, t, x, f, (2, 2), (1, 1), "EXPLICIT", [0, 0, 0, 3, 2, 2, 0, 0])
+    for x, f in (((4, 12, 13, 32), (5, 5, 32, 48)), ((5, 17, 18, 32), (3, 3, 32, 32))):  # large enough for Winograd's way
+        for pad in ("SAME", "VALID"):
+            yield from one_conv2d(rng, np.float32, x, f, (1, 1), (1, 1), pad)
+        yield from one_conv2d(rng, np.float32, x, f, (1, 1), (1, 1), "EXPLICIT", [0, 0, 2, 0, 1, 2, 0, 0])
     if not quick:
         yield from one_conv2d(rng, np.float32, (50, 28, 28, 1), (5, 5, 1, 32), (1, 1), (1, 1), "SAME")
         yield from one_conv2d(rng, np.float32, (10, 14, 14, 32), (5, 5, 32, 64), (1, 1), (1, 1), "SAME")

@@ -9,6 +9,7 @@
 
 #include "io/loop.h"
 #include "ops/mathlib.h"
+#include "ops/winograd.h"
 #include "optest.h"
 
 static trn_pool *pool;
@@ -41,16 +42,16 @@ static const int64_t X[] = {7, 18, 16, 16}, F[] = {3, 3, 16, 24}, Y[] = {7, 18, 
 #define ATTRS "strides=[1,1,1,1], padding=\"SAME\""
 
 /* which: 0 Conv2D, 1 its gradient to the input, 2 to the filter. A counted tensor. */
-static trn_tensor *run(int which, trn_dtype t, const trn_step_api *api)
+static trn_tensor *run_on(int which, trn_dtype t, const trn_step_api *api, const int64_t *x, const int64_t *f, const int64_t *y, const char *attrs)
 {
     static const char *const op[] = {"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"};
     optest o;
     optest_begin(&o, op[which]);
-    optest_attrs(&o, ATTRS);
-    optest_input(&o, which == 1 ? sizes(X) : numbers(t, 4, X, 1));
-    optest_input(&o, which == 2 ? sizes(F) : numbers(t, 4, F, 2));
+    optest_attrs(&o, attrs);
+    optest_input(&o, which == 1 ? sizes(x) : numbers(t, 4, x, 1));
+    optest_input(&o, which == 2 ? sizes(f) : numbers(t, 4, f, 2));
     if (which)
-        optest_input(&o, numbers(t, 4, Y, 3));
+        optest_input(&o, numbers(t, 4, y, 3));
     o.attrs[o.node.n_attrs++] = (trn_attr){.name = "T", .kind = TRN_ATTR_TYPE, .v.type = t};
     assert_null(optest_prepare(&o));
     if (api)
@@ -58,10 +59,11 @@ static trn_tensor *run(int which, trn_dtype t, const trn_step_api *api)
     trn_err e = optest_go(&o);
     if (e)
         fail_msg("%s", trn_err_msg(e));
-    trn_tensor *y = trn_tensor_ref(o.out[0].t);
+    trn_tensor *out = trn_tensor_ref(o.out[0].t);
     optest_end(&o);
-    return y;
+    return out;
 }
+static trn_tensor *run(int which, trn_dtype t, const trn_step_api *api) { return run_on(which, t, api, X, F, Y, ATTRS); }
 
 static void library_and_own_code_agree(void **s)
 {
@@ -122,6 +124,80 @@ static void many_at_once(void **s)
     assert_null(bad);
 }
 
+/* Winograd's way against our own code in double: all three kinds, tiles that stick out, padding of all kinds, what follows a product, several threads. */
+static void few_multiplications(void **s)
+{
+    static const struct { int64_t n, h, w, ic, oc, r, pad[4]; } shapes[] = {
+        {9, 13, 11, 32, 48, 3, {1, 1, 1, 1}}, {6, 12, 10, 48, 32, 5, {2, 2, 2, 2}}, {4, 16, 17, 32, 32, 5, {0, 0, 0, 0}},
+        {3, 21, 19, 32, 64, 3, {2, 0, 0, 1}}, {2, 16, 16, 32, 32, 5, {4, 1, 3, 0}}, {70, 4, 4, 32, 32, 3, {1, 1, 1, 1}},
+    };
+    optest o; /* for its context only */
+    optest_begin(&o, "Conv2D");
+    for (size_t i = 0; i < TRN_COUNTOF(shapes); i++) {
+        int64_t r = shapes[i].r, oh = shapes[i].h + shapes[i].pad[0] + shapes[i].pad[1] - r + 1, ow = shapes[i].w + shapes[i].pad[2] + shapes[i].pad[3] - r + 1;
+        trn_conv_geom g = {.n = shapes[i].n, .ic = shapes[i].ic, .oc = shapes[i].oc, .groups = 1, .in = {1, shapes[i].h, shapes[i].w}, .ker = {1, r, r},
+                           .out = {1, oh, ow}, .stride = {1, 1, 1}, .dil = {1, 1, 1}, .pad = {0, shapes[i].pad[0], shapes[i].pad[2]},
+                           .pad_after = {0, shapes[i].pad[1], shapes[i].pad[3]}};
+        const int64_t x[] = {g.n, g.in[1], g.in[2], g.ic}, f[] = {r, r, g.ic, g.oc}, y[] = {g.n, oh, ow, g.oc};
+        char attrs[200];
+        snprintf(attrs, sizeof attrs, "strides=[1,1,1,1], padding=\"EXPLICIT\", explicit_paddings=[0,0,%d,%d,%d,%d,0,0]", (int)shapes[i].pad[0],
+                 (int)shapes[i].pad[1], (int)shapes[i].pad[2], (int)shapes[i].pad[3]);
+        for (int which = 0; which < 3; which++) {
+            trn_tensor *a[2]; /* float and double */
+            assert_true(trn_winograd_fits((trn_conv_kind)which, &g));
+            for (int wide = 0; wide < 2; wide++)
+                a[wide] = run_on(which, wide ? TRN_DOUBLE : TRN_FLOAT, wide ? NULL : &parallel, x, f, y, attrs);
+            assert_int_equal(a[0]->count, a[1]->count);
+            double size = 0, most = 0;
+            for (int64_t e = 0; e < a[0]->count; e++) {
+                size = fmax(size, fabs(TRN_DATA(a[1], double)[e]));
+                most = fmax(most, fabs((double)TRN_DATA(a[0], float)[e] - TRN_DATA(a[1], double)[e]));
+            }
+            if (!(most <= 1e-5 * size))
+                fail_msg("shape %d kind %d: off by %g where numbers are as large as %g", (int)i, which, most, size);
+            trn_tensor *again = run_on(which, TRN_FLOAT, &parallel, x, f, y, attrs);
+            assert_memory_equal(again->data, a[0]->data, trn_tensor_bytes(again));
+            for (int wide = 0; wide < 2; wide++)
+                trn_tensor_unref(a[wide]);
+            trn_tensor_unref(again);
+        }
+    }
+    optest_end(&o);
+}
+
+static void bias_and_relu_follow(void **s)
+{
+    const int64_t x[] = {5, 9, 10, 32}, f[] = {5, 5, 32, 32}, b[] = {32};
+    trn_tensor *y[2];
+    for (int wide = 0; wide < 2; wide++) {
+        trn_dtype t = wide ? TRN_DOUBLE : TRN_FLOAT;
+        optest o;
+        optest_begin(&o, "_FusedConv2D");
+        optest_attrs(&o, ATTRS ", num_args=1, fused_ops=[\"BiasAdd\",\"Relu\"]");
+        optest_input(&o, numbers(t, 4, x, 1));
+        optest_input(&o, numbers(t, 4, f, 2));
+        optest_input(&o, numbers(t, 1, b, 3));
+        o.attrs[o.node.n_attrs++] = (trn_attr){.name = "T", .kind = TRN_ATTR_TYPE, .v.type = t};
+        trn_attr_val list = {.type = t};
+        o.attrs[o.node.n_attrs++] = (trn_attr){.name = "TArgs", .kind = TRN_ATTR_TYPE, .is_list = true, .n = 1, .list = &list};
+        assert_null(optest_prepare(&o));
+        o.step.api = &parallel;
+        assert_null(optest_go(&o));
+        y[wide] = trn_tensor_ref(o.out[0].t);
+        optest_end(&o);
+    }
+    int64_t zeros = 0;
+    for (int64_t e = 0; e < y[0]->count; e++) {
+        double got = (double)TRN_DATA(y[0], float)[e], want = TRN_DATA(y[1], double)[e];
+        zeros += got == 0;
+        if (!(fabs(got - want) <= 1e-3))
+            fail_msg("element %lld is %g, expected %g", (long long)e, got, want);
+    }
+    assert_in_range(zeros, y[0]->count / 4, y[0]->count * 3 / 4);
+    trn_tensor_unref(y[0]);
+    trn_tensor_unref(y[1]);
+}
+
 /* More geometries than the cache of plans holds. */
 static void cache_is_bounded(void **s)
 {
@@ -145,14 +221,34 @@ static void first_maximum_gets_the_gradient(void **s)
     optest_end(&t);
 }
 
+/* The same by the quick way for windows that tile; of equal ones the first, and NaN is never larger. */
+static void quads_too(void **s)
+{
+    const float x[] = {1, 5, 5, 5, 2, 2, 5, 1, NAN, 3, 4, NAN, 0, 7, 7, 7}, pooled[] = {5, 5, 7, 7}, g[] = {1, 10, 100, 1000};
+    optest t;
+    assert_null(optest_run(&t, "MaxPool", "ksize=[1,2,2,1], strides=[1,2,2,1], padding=\"VALID\"", trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){1, 4, 4, 1}, x), NULL));
+    assert_true(isnan(TRN_DATA(t.out[0].t, float)[2]));
+    for (int i = 0; i < 4; i++)
+        assert_true(i == 2 || TRN_DATA(t.out[0].t, float)[i] == pooled[i]);
+    optest_end(&t);
+    assert_null(optest_run(&t, "MaxPoolGrad", "ksize=[1,2,2,1], strides=[1,2,2,1], padding=\"VALID\"", trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){1, 4, 4, 1}, x),
+                           trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){1, 2, 2, 1}, pooled), trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){1, 2, 2, 1}, g), NULL));
+    const float want[] = {0, 1, 10, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 1000, 0};
+    assert_memory_equal(t.out[0].t->data, want, sizeof want);
+    optest_end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(library_and_own_code_agree),
         cmocka_unit_test(same_bits_every_time),
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(few_multiplications),
+        cmocka_unit_test(bias_and_relu_follow),
         cmocka_unit_test(cache_is_bounded),
         cmocka_unit_test(first_maximum_gets_the_gradient),
+        cmocka_unit_test(quads_too),
     };
     if (trn_pool_open(&pool, 3, "pool"))
         return 1;

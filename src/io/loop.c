@@ -32,6 +32,7 @@
 enum { BATCH = 128 };
 #define LINGER_NS UINT64_C(1000000)
 #define LOOK_US 250
+#define HOPE 8
 
 typedef struct post {
     struct post *next;
@@ -65,7 +66,7 @@ struct trn_loop {
     _Atomic int waiters;      /* threads in trn_loop_drive */
 
     uint64_t look_ns;
-    int hope[2]; /* > 0: look before sleeping, when the last wait was long, short */
+    int hope[2]; /* large: look before sleeping, when the last wait was long, short */
     bool was_short;
 };
 
@@ -332,13 +333,14 @@ static int look(trn_loop *l, struct epoll_event *ready, uint64_t until)
     }
 }
 
+/* It pays when nine waits in ten are short: a ps between large messages has short ones and long ones in no order, and would burn a fifth of its time. */
 static void learn(trn_loop *l, bool looked, bool is_short)
 {
     int *hope = &l->hope[l->was_short];
     if (is_short)
-        *hope = TRN_MIN(*hope + 1, 8);
+        *hope = TRN_MIN(*hope + 1, 2 * HOPE);
     else
-        *hope = TRN_MAX(*hope - (looked ? 4 : 1), -8);
+        *hope = TRN_MAX(*hope - (looked ? HOPE : 3), -HOPE);
     l->was_short = is_short;
 }
 
@@ -348,17 +350,20 @@ static void turn(trn_loop *l, const trn_latch *w)
     struct epoll_event ready[BATCH];
     int timeout = fall_asleep(l, w);
     uint64_t stops = l->stops, since = timeout != 0 ? trn_now_ns() : 0;
-    bool looks = since && l->hope[l->was_short] > 0;
+    bool looks = since && l->hope[l->was_short] > HOPE / 2;
     current = NULL;
     pthread_mutex_unlock(&l->drive);
-    int n = looks ? look(l, ready, since + l->look_ns) : 0;
-    if (n == 0)
+    int n = epoll_wait(l->ep, ready, BATCH, 0);
+    bool waits = n == 0 && since; /* what is there already says nothing about waits */
+    if (waits && looks)
+        n = look(l, ready, since + l->look_ns);
+    if (n == 0 && since)
         n = epoll_wait(l->ep, ready, BATCH, timeout);
-    bool is_short = since && trn_now_ns() < since + l->look_ns;
+    bool is_short = waits && trn_now_ns() < since + l->look_ns;
     atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
     pthread_mutex_lock(&l->drive);
     current = l;
-    if (since)
+    if (waits)
         learn(l, looks, is_short);
     /* Another thread may have stopped what we are told about; everything that still matters will be told again. */
     l->ready = ready;

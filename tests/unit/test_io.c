@@ -265,6 +265,24 @@ static void long_waits_cost_nothing(void **state)
     assert_true(r.ru_utime.tv_sec + r.ru_stime.tv_sec == 0 && r.ru_utime.tv_usec + r.ru_stime.tv_usec < 50000);
 }
 
+/* Nor does it look when both come in no order: two looks in five would be in vain, 5 ms each. */
+static void mixed_waits_cost_nothing(void **state)
+{
+    (void)state;
+    trn_loop *l = loop_that_looks("5000");
+    unsigned seed = 7;
+    for (int i = 0; i < 80; i++) {
+        gate g = GATE;
+        seed = seed * 1664525u + 1013904223u;
+        usleep((seed >> 24) % 5 < 3 ? 1000 : 10000);
+        trn_loop_post(l, gate_add, &g);
+        gate_wait(&g, 1);
+    }
+    struct rusage r = usage_of(l);
+    trn_loop_close(l);
+    assert_true(r.ru_utime.tv_sec + r.ru_stime.tv_sec == 0 && r.ru_utime.tv_usec + r.ru_stime.tv_usec < 50000);
+}
+
 /* ---- pool ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tree {
@@ -727,7 +745,7 @@ int main(void)
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(lookups_leave_the_loop_alone),
-        cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing),
+        cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing), cmocka_unit_test(mixed_waits_cost_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,7 +206,7 @@ enum { ADD, SET, STREAM };
         }                                                                                                              \
         for (int64_t r = 0; r < mr; r++)                                                                               \
             for (int64_t j = 0; j < nr; j++)                                                                           \
-                c[r * ldc + j] = how ? t[r * 2 * (L) + j] : c[r * ldc + j] + t[r * 2 * (L) + j];                     \
+                c[r * ldc + j] = how ? t[r * 2 * (L) + j] : c[r * ldc + j] + t[r * 2 * (L) + j];                       \
     }
 
 /* R rows of A times B as it lies. */
@@ -375,7 +375,7 @@ enum { ADD, SET, STREAM };
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
             for (int64_t kk = 0; kk < g->k; kk += deep) {                                                              \
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
-                int64_t direct = thin || small ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */              \
+                int64_t direct = thin || small ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */     \
                 bool stream = g->stream && g->k <= deep && ((uintptr_t)c | (uintptr_t)g->ldc * sizeof(T)) % sizeof(V) == 0;\
                 int how = kk || g->add ? ADD : stream && g->m * g->n * (int64_t)sizeof(T) >= STREAM_FROM ? STREAM : SET;\
                 const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
@@ -426,7 +426,7 @@ enum { ADD, SET, STREAM };
     }                                                                                                                  \
     static bool gemm_##tag(const trn_gemm_args *g)                                                                     \
     {                                                                                                                  \
-        if (g->m <= 3 && g->bcs == 1 && !g->add) {                                                                            \
+        if (g->m <= 3 && g->bcs == 1 && !g->add) {                                                                     \
             (g->m == 1 ? thin1_##tag : g->m == 2 ? thin2_##tag : thin3_##tag)(g);                                      \
             return true;                                                                                               \
         }                                                                                                              \

@@ -25,6 +25,12 @@ enum { POINTS = 6, TILE = POINTS * POINTS, LANES = 16, BLOCK_BYTES = 640 << 10, 
 
 /* ---- transforms ----------------------------------------------------------------------------------------------------------------- */
 
+#if TRN_ASAN || TRN_TSAN || defined(__clang__)
+#define UNROLL /* as in gemm.c; clang does so by itself */
+#else
+#define UNROLL _Pragma("GCC unroll 6")
+#endif
+
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* One direction, in registers: x[0], x[s], x[2s]… to y[0], y[t]…; `in` and `out` say how many there are. */
@@ -88,18 +94,18 @@ typedef struct grid {
     {                                                                                                                  \
         for (int64_t c = 0; c < g->c; c += LANES) {                                                                    \
             vec half[(out) * (in)];                                                                                    \
-            _Pragma("GCC unroll 6") for (int j = 0; j < (in); j++)                                                     \
+            UNROLL for (int j = 0; j < (in); j++)                                                                      \
             {                                                                                                          \
                 vec x[in], *h = half + j;                                                                              \
-                _Pragma("GCC unroll 6") for (int i = 0; i < (in); i++) x[i] = *(const vec *)(g->x + i * g->xr + j * g->xc + c); \
+                UNROLL for (int i = 0; i < (in); i++) x[i] = *(const vec *)(g->x + i * g->xr + j * g->xc + c);         \
                 ONE(h, (in), x, 1, in, out);                                                                           \
             }                                                                                                          \
-            _Pragma("GCC unroll 6") for (int i = 0; i < (out); i++)                                                    \
+            UNROLL for (int i = 0; i < (out); i++)                                                                     \
             {                                                                                                          \
                 vec y[out], *h = half + i * (in);                                                                      \
                 ONE(y, 1, h, 1, in, out);                                                                              \
                 if (i < g->rows)                                                                                       \
-                    _Pragma("GCC unroll 6") for (int j = 0; j < (out); j++) if (j < g->cols) *(vec *)(g->y + i * g->yr + j * g->yc + c) = y[j]; \
+                    UNROLL for (int j = 0; j < (out); j++) if (j < g->cols) *(vec *)(g->y + i * g->yr + j * g->yc + c) = y[j];\
             }                                                                                                          \
         }                                                                                                              \
     }

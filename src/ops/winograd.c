@@ -11,7 +11,7 @@
 #endif
 
 /* Six points in each direction; sixteen channels are a vector. */
-enum { POINTS = 6, TILE = POINTS * POINTS, LANES = 16, BLOCK_BYTES = 640 << 10, SUMS_BYTES = 4 << 20, ROWS = 12 };
+enum { POINTS = 6, TILE = POINTS * POINTS, LANES = 16, BLOCK_BYTES = 640 << 10, SUMS_BYTES = 4 << 20, LINE_BYTES = 4 << 20, ROWS = 12 };
 
 #define PA 0.625f
 #define PB 1.5f
@@ -353,7 +353,8 @@ bool trn_winograd_fits(trn_conv_kind kind, const trn_conv_geom *g)
     int64_t step = POINTS + 1 - r;
     const int64_t *to = kind == TRN_CONV_BWD_INPUT ? g->in : g->out;
     double tiles = (double)((to[1] + step - 1) / step) * (double)((to[2] + step - 1) / step), places = (double)to[1] * (double)to[2];
-    return tiles * TILE < 0.6 * places * (double)(r * r) && (double)g->n * tiles >= 64;
+    double line = (double)((to[2] + step - 1) / step) * (double)(g->ic + g->oc) * TILE * sizeof(float); /* worked on at once, at the least */
+    return tiles * TILE < 0.6 * places * (double)(r * r) && (double)g->n * tiles >= 64 && line < LINE_BYTES;
 }
 
 /* Rows of tiles for a block of about so many tiles, such that a product's last rows are not too few. */

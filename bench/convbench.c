@@ -2,7 +2,7 @@
  *
  *     convbench [ROW]
  *
- * Milliseconds, the best of ten rounds, for the convolution, the gradient of its input and that of its window; `*` marks what would be chosen. */
+ * Milliseconds, the best of ten rounds, for the convolution, the gradient of its input and that of its window; `*` marks what would be chosen (TRAINERA_WINOGRAD says more). */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* Convolutions over images and volumes, with their gradients.
  *
- * Everything is turned to [n, depth, rows, columns, channels] (window.h). float with small windows and whole vectors of channels takes Winograd's way
+ * Everything is turned to [n, depth, rows, columns, channels] (window.h). gradients of inputs of float with small windows and whole vectors of channels take Winograd's way
  * (winograd.h), other float goes to oneDNN, one piece of the batch per task (mathlib.h); other types, and float where oneDNN has nothing good, gather patches into a matrix and multiply (gemm.h). How the batch is divided depends on the
  * number of threads only, and so do the sums.
  */

@@ -328,22 +328,24 @@ static void turn_places(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static bool switched_off(void)
+/* TRAINERA_WINOGRAD in the environment: 0, or all; gradients of inputs only otherwise. */
+static bool allowed(trn_conv_kind kind)
 {
-    static _Atomic int known; /* 1: no, 2: yes */
+    enum { UNKNOWN, NONE, INPUTS, ALL };
+    static _Atomic int known;
     int v = atomic_load_explicit(&known, memory_order_relaxed);
-    if (!v) {
+    if (v == UNKNOWN) {
         const char *s = getenv("TRAINERA_WINOGRAD");
-        v = s && !strcmp(s, "0") ? 2 : 1;
+        v = s && !strcmp(s, "0") ? NONE : s && !strcmp(s, "all") ? ALL : INPUTS;
         atomic_store_explicit(&known, v, memory_order_relaxed);
     }
-    return v == 2;
+    return v == ALL || (v == INPUTS && kind == TRN_CONV_BWD_INPUT);
 }
 
 bool trn_winograd_fits(trn_conv_kind kind, const trn_conv_geom *g)
 {
     int64_t r = g->ker[1];
-    if (switched_off() || g->in[0] != 1 || g->ker[0] != 1 || g->out[0] != 1 || g->pad[0] || g->groups != 1 || (r != 3 && r != 5) || g->ker[2] != r || g->ic % LANES ||
+    if (!allowed(kind) || g->in[0] != 1 || g->ker[0] != 1 || g->out[0] != 1 || g->pad[0] || g->groups != 1 || (r != 3 && r != 5) || g->ker[2] != r || g->ic % LANES ||
         g->oc % LANES || g->ic < 2 * LANES || g->oc < 2 * LANES)
         return false;
     for (int i = 1; i < 3; i++)

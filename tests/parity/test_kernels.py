@@ -14,3 +14,11 @@ def test_convolutions_without_onednn(monkeypatch):
     n, bad, _ = kernels.run(quick=True, only="Conv")
     assert not bad, "\n".join("%s\n  %s" % b for b in bad[:10])
     assert n > 500
+
+
+def test_convolutions_by_winograd(monkeypatch):
+    """All kinds; by default gradients of inputs only."""
+    monkeypatch.setenv("TRAINERA_WINOGRAD", "all")
+    n, bad, _ = kernels.run(quick=True, only="Conv2D")
+    assert not bad, "\n".join("%s\n  %s" % b for b in bad[:10])
+    assert n > 200

@@ -250,6 +250,7 @@ int main(void)
         cmocka_unit_test(first_maximum_gets_the_gradient),
         cmocka_unit_test(quads_too),
     };
+    setenv("TRAINERA_WINOGRAD", "all", 1);
     if (trn_pool_open(&pool, 3, "pool"))
         return 1;
     int r = cmocka_run_group_tests(tests, NULL, NULL);

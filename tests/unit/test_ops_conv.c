@@ -131,8 +131,6 @@ static void few_multiplications(void **s)
         {9, 13, 11, 32, 48, 3, {1, 1, 1, 1}}, {6, 12, 10, 48, 32, 5, {2, 2, 2, 2}}, {4, 16, 17, 32, 32, 5, {0, 0, 0, 0}},
         {3, 21, 19, 32, 64, 3, {2, 0, 0, 1}}, {2, 16, 16, 32, 32, 5, {4, 1, 3, 0}}, {70, 4, 4, 32, 32, 3, {1, 1, 1, 1}},
     };
-    optest o; /* for its context only */
-    optest_begin(&o, "Conv2D");
     for (size_t i = 0; i < TRN_COUNTOF(shapes); i++) {
         int64_t r = shapes[i].r, oh = shapes[i].h + shapes[i].pad[0] + shapes[i].pad[1] - r + 1, ow = shapes[i].w + shapes[i].pad[2] + shapes[i].pad[3] - r + 1;
         trn_conv_geom g = {.n = shapes[i].n, .ic = shapes[i].ic, .oc = shapes[i].oc, .groups = 1, .in = {1, shapes[i].h, shapes[i].w}, .ker = {1, r, r},
@@ -162,7 +160,6 @@ static void few_multiplications(void **s)
             trn_tensor_unref(again);
         }
     }
-    optest_end(&o);
 }
 
 static void bias_and_relu_follow(void **s)

@@ -8,7 +8,7 @@
  * By default for gradients of inputs only, which do not leave TensorFlow's losses (a convnet on digits, 20 steps of Adam: 1e-7). Forward, an image that is the
  * same all over gives the same number to the last bit at every place by the definition, of which max pooling takes the first; here it depends on the place in
  * the tile: losses are off by 5e-4. Gradients of windows are as precise as their tiles' largest numbers, and Adam makes much of the small ones: 5e-5.
- * TRAINERA_WINOGRAD=all in the environment: all three, a quarter of such a step quicker; 0: none.
+ * TRAINERA_WINOGRAD=all in the environment: all three; 0: none.
  *
  * All three kinds: the gradient of the input is a convolution with the window turned round, that of the window one in which a tile of the output's gradient is the window.
  */

@@ -13,15 +13,7 @@
 /* Six points in each direction; sixteen channels are a vector. */
 enum { POINTS = 6, TILE = POINTS * POINTS, LANES = 16, BLOCK_BYTES = 640 << 10, SUMS_BYTES = 4 << 20, LINE_BYTES = 4 << 20, ROWS = 12 };
 
-#define PA 0.625f
-#define PB 1.5f
-#define PA2 (PA * PA)
-#define PB2 (PB * PB)
-#define SUM2 (PA2 + PB2)
-#define PRODUCT2 (PA2 * PB2)
-#define NORM_0 (1 / PRODUCT2) /* over the products of a point's distances from the others */
-#define NORM_A (1 / (2 * PA2 * (PA2 - PB2)))
-#define NORM_B (1 / (2 * PB2 * (PB2 - PA2)))
+#define LARGE_FLOPS 250e6 /* by the definition */
 
 /* ---- transforms ----------------------------------------------------------------------------------------------------------------- */
 
@@ -33,52 +25,66 @@ enum { POINTS = 6, TILE = POINTS * POINTS, LANES = 16, BLOCK_BYTES = 640 << 10, 
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* One direction, in registers: x[0], x[s], x[2s]… to y[0], y[t]…; `in` and `out` say how many there are. */
-#define TO_POINTS(y, t, x, s, in, out) /* of an image: 6 to 6 */                                                       \
+/* Two sets of points (0 and infinity belong to both). Results: what is the same everywhere is exactly 0 at all points of an image but 1, where all places of a tile
+ * get it from. Gradients of windows: more precise. */
+#define RESULT 1.0f, 1.75f
+#define GRADIENT 0.625f, 1.5f
+#define NORM_0(p, q) (1 / ((p) * (p) * (q) * (q))) /* over the products of a point's distances from the others */
+#define NORM(p, q) (1 / (2 * (p) * (p) * ((p) * (p) - (q) * (q))))
+
+/* One direction, in registers: x[0], x[1]… to y[0], y[t]…; `in` and `out` say how many there are, p and q which points beside 0 and infinity: ±p, ±q. */
+#define TO_POINTS(y, t, x, in, out, p, q) /* of an image: 6 to 6, by differences */                                    \
     do {                                                                                                               \
-        vec e1 = x[4 * s] - PB2 * x[2 * s], o1 = PA * (x[3 * s] - PB2 * x[s]);                                         \
-        vec e2 = x[4 * s] - PA2 * x[2 * s], o2 = PB * (x[3 * s] - PA2 * x[s]);                                         \
-        y[0] = PRODUCT2 * x[0] + (x[4 * s] - SUM2 * x[2 * s]);                                                         \
-        y[5 * t] = PRODUCT2 * x[s] + (x[5 * s] - SUM2 * x[3 * s]);                                                     \
+        const float p2 = (p) * (p), q2 = (q) * (q), rest = (1 - p2) * (1 - q2);                                        \
+        vec e1 = x[4] - q2 * x[2], o1 = (p) * (x[3] - q2 * x[1]);                                                      \
+        vec e2 = x[4] - p2 * x[2], o2 = (q) * (x[3] - p2 * x[1]);                                                      \
+        y[0] = p2 * q2 * (x[0] - x[2]) + (x[4] - x[2]);                                                                \
+        y[5 * t] = p2 * q2 * (x[1] - x[3]) + (x[5] - x[3]);                                                            \
+        if ((p) != 1) {                                                                                                \
+            y[0] += rest * x[2];                                                                                       \
+            y[5 * t] += rest * x[3];                                                                                   \
+        }                                                                                                              \
         y[t] = e1 + o1;                                                                                                \
         y[2 * t] = e1 - o1;                                                                                            \
         y[3 * t] = e2 + o2;                                                                                            \
         y[4 * t] = e2 - o2;                                                                                            \
     } while (0)
-#define WINDOW_TO_POINTS(y, t, x, s, in, out) /* of a window: 2 to 5 to 6 */                                           \
+#define WINDOW_TO_POINTS(y, t, x, in, out, p, q) /* of a window: 2 to 5 to 6 */                                        \
     do {                                                                                                               \
-        vec e1 = x[0], e2 = x[0], o1 = PA * x[s], o2 = PB * x[s];                                                      \
+        const float p2 = (p) * (p), q2 = (q) * (q);                                                                    \
+        vec e1 = x[0], e2 = x[0], o1 = (p) * x[1], o2 = (q) * x[1];                                                    \
         if (in > 2) {                                                                                                  \
-            e1 += PA2 * x[2 * s];                                                                                      \
-            e2 += PB2 * x[2 * s];                                                                                      \
+            e1 += p2 * x[2];                                                                                           \
+            e2 += q2 * x[2];                                                                                           \
         }                                                                                                              \
         if (in > 3) {                                                                                                  \
-            o1 += PA2 * PA * x[3 * s];                                                                                 \
-            o2 += PB2 * PB * x[3 * s];                                                                                 \
+            o1 += p2 * (p) * x[3];                                                                                     \
+            o2 += q2 * (q) * x[3];                                                                                     \
         }                                                                                                              \
         if (in > 4) {                                                                                                  \
-            e1 += PA2 * PA2 * x[4 * s];                                                                                \
-            e2 += PB2 * PB2 * x[4 * s];                                                                                \
+            e1 += p2 * p2 * x[4];                                                                                      \
+            e2 += q2 * q2 * x[4];                                                                                      \
         }                                                                                                              \
-        y[0] = NORM_0 * x[0];                                                                                          \
-        y[t] = NORM_A * (e1 + o1);                                                                                     \
-        y[2 * t] = NORM_A * (e1 - o1);                                                                                 \
-        y[3 * t] = NORM_B * (e2 + o2);                                                                                 \
-        y[4 * t] = NORM_B * (e2 - o2);                                                                                 \
-        y[5 * t] = x[(in - 1) * s];                                                                                    \
+        y[0] = NORM_0(p, q) * x[0];                                                                                    \
+        y[t] = NORM(p, q) * (e1 + o1);                                                                                 \
+        y[2 * t] = NORM(p, q) * (e1 - o1);                                                                             \
+        y[3 * t] = NORM(q, p) * (e2 + o2);                                                                             \
+        y[4 * t] = NORM(q, p) * (e2 - o2);                                                                             \
+        y[5 * t] = x[in - 1];                                                                                          \
     } while (0)
-#define FROM_POINTS(y, t, x, s, in, out) /* 6 to 2 to 5 */                                                             \
+#define FROM_POINTS(y, t, x, in, out, p, q) /* 6 to 2 to 5 */                                                          \
     do {                                                                                                               \
-        vec s1 = x[s] + x[2 * s], d1 = x[s] - x[2 * s], s2 = x[3 * s] + x[4 * s], d2 = x[3 * s] - x[4 * s];            \
+        const float p2 = (p) * (p), q2 = (q) * (q);                                                                    \
+        vec s1 = x[1] + x[2], d1 = x[1] - x[2], s2 = x[3] + x[4], d2 = x[3] - x[4];                                    \
         y[0] = x[0] + s1 + s2;                                                                                         \
-        y[t] = PA * d1 + PB * d2;                                                                                      \
+        y[t] = (p) * d1 + (q) * d2;                                                                                    \
         if (out > 2)                                                                                                   \
-            y[2 * t] = PA2 * s1 + PB2 * s2;                                                                            \
+            y[2 * t] = p2 * s1 + q2 * s2;                                                                              \
         if (out > 3)                                                                                                   \
-            y[3 * t] = PA2 * PA * d1 + PB2 * PB * d2;                                                                  \
+            y[3 * t] = p2 * (p) * d1 + q2 * (q) * d2;                                                                  \
         if (out > 4)                                                                                                   \
-            y[4 * t] = PA2 * PA2 * s1 + PB2 * PB2 * s2;                                                                \
-        y[(out - 1) * t] += x[5 * s];                                                                                  \
+            y[4 * t] = p2 * p2 * s1 + q2 * q2 * s2;                                                                    \
+        y[(out - 1) * t] += x[5];                                                                                      \
     } while (0)
 
 /* Both directions over c channels: from x[row, column], `in` of each, to y[row, column], the first rows x columns of `out` of each. */
@@ -89,7 +95,8 @@ typedef struct grid {
     int64_t rows, cols, c;
 } grid;
 
-#define TRANSFORM(name, ONE, in, out)                                                                                  \
+#define TRANSFORM(...) TRANSFORM_(__VA_ARGS__) /* the points are two */
+#define TRANSFORM_(name, ONE, in, out, p, q)                                                                           \
     TRN_SIMD static void name(const grid *g)                                                                           \
     {                                                                                                                  \
         for (int64_t c = 0; c < g->c; c += LANES) {                                                                    \
@@ -98,27 +105,28 @@ typedef struct grid {
             {                                                                                                          \
                 vec x[in], *h = half + j;                                                                              \
                 UNROLL for (int i = 0; i < (in); i++) x[i] = *(const vec *)(g->x + i * g->xr + j * g->xc + c);         \
-                ONE(h, (in), x, 1, in, out);                                                                           \
+                ONE(h, (in), x, in, out, p, q);                                                                        \
             }                                                                                                          \
             UNROLL for (int i = 0; i < (out); i++)                                                                     \
             {                                                                                                          \
                 vec y[out], *h = half + i * (in);                                                                      \
-                ONE(y, 1, h, 1, in, out);                                                                              \
+                ONE(y, 1, h, in, out, p, q);                                                                           \
                 if (i < g->rows)                                                                                       \
                     UNROLL for (int j = 0; j < (out); j++) if (j < g->cols) *(vec *)(g->y + i * g->yr + j * g->yc + c) = y[j];\
             }                                                                                                          \
         }                                                                                                              \
     }
 
-TRANSFORM(image_in, TO_POINTS, 6, 6)
-TRANSFORM(window_in_2, WINDOW_TO_POINTS, 2, 6)
-TRANSFORM(window_in_3, WINDOW_TO_POINTS, 3, 6)
-TRANSFORM(window_in_4, WINDOW_TO_POINTS, 4, 6)
-TRANSFORM(window_in_5, WINDOW_TO_POINTS, 5, 6)
-TRANSFORM(out_2, FROM_POINTS, 6, 2)
-TRANSFORM(out_3, FROM_POINTS, 6, 3)
-TRANSFORM(out_4, FROM_POINTS, 6, 4)
-TRANSFORM(out_5, FROM_POINTS, 6, 5)
+TRANSFORM(image_in, TO_POINTS, 6, 6, RESULT)
+TRANSFORM(image_in_gradient, TO_POINTS, 6, 6, GRADIENT)
+TRANSFORM(window_in_3, WINDOW_TO_POINTS, 3, 6, RESULT)
+TRANSFORM(window_in_5, WINDOW_TO_POINTS, 5, 6, RESULT)
+TRANSFORM(window_in_2, WINDOW_TO_POINTS, 2, 6, GRADIENT)
+TRANSFORM(window_in_4, WINDOW_TO_POINTS, 4, 6, GRADIENT)
+TRANSFORM(out_2, FROM_POINTS, 6, 2, RESULT)
+TRANSFORM(out_4, FROM_POINTS, 6, 4, RESULT)
+TRANSFORM(out_3, FROM_POINTS, 6, 3, GRADIENT)
+TRANSFORM(out_5, FROM_POINTS, 6, 5, GRADIENT)
 
 typedef void transform_fn(const grid *g);
 static transform_fn *const window_in[] = {[2] = window_in_2, [3] = window_in_3, [4] = window_in_4, [5] = window_in_5};
@@ -141,6 +149,8 @@ typedef struct wino {
     float *u;          /* [36, from.c, to.c]: the window at the points, or per part its gradient */
     float *filter;
     bool turned;       /* BWD_INPUT */
+    uint8_t *blank;    /* per place of `from`: all its channels are 0. BWD_FILTER: NULL */
+    atomic_bool any_blank;
     int64_t parts;     /* BWD_FILTER */
     void (*then)(void *, int64_t, int64_t);
     void *then_arg;
@@ -181,7 +191,7 @@ static void lines_in(const wino *w, float *v, int64_t tiles, int64_t lo, int64_t
 {
     for (int64_t l = lo; l < hi; l++)
         for (int64_t t = 0; t < w->wide; t++)
-            tile_in(image_in, POINTS, v + ((l - lo) * w->wide + t) * w->from.c, tiles * w->from.c, &w->from, l / w->high,
+            tile_in(w->blank ? image_in : image_in_gradient, POINTS, v + ((l - lo) * w->wide + t) * w->from.c, tiles * w->from.c, &w->from, l / w->high,
                     l % w->high * w->step - w->from.pad[0], t * w->step - w->from.pad[1], spare);
 }
 
@@ -193,9 +203,50 @@ static void grads_in(const wino *w, float *m, int64_t tiles, int64_t lo, int64_t
                     t * w->step, spare);
 }
 
+/* Places lo … hi of all images in a row. */
+static void find_blank(void *arg, int64_t lo, int64_t hi)
+{
+    wino *w = arg;
+    bool any = false;
+    for (int64_t p = lo; p < hi; p++) {
+        const float *x = w->from.data + p * w->from.c;
+        int64_t c = 0;
+        while (c < w->from.c && x[c] == 0)
+            c++;
+        any |= w->blank[p] = c == w->from.c;
+    }
+    if (any)
+        atomic_store_explicit(&w->any_blank, true, memory_order_relaxed);
+}
+
+/* A window that sees only zeros gives 0 by the definition, whatever else its tile has; the points leave a trace of that, and a Relu lets half of the traces pass. */
+static void blanks_out(const wino *w, const grid *g, int64_t image, int64_t y, int64_t x)
+{
+    unsigned seen[POINTS], all = (1U << w->window) - 1;
+    for (int i = 0; i < POINTS; i++) {
+        int64_t row = y - w->from.pad[0] + i, col = x - w->from.pad[1];
+        seen[i] = 0;
+        if (row < 0 || row >= w->from.h)
+            continue;
+        const uint8_t *b = w->blank + (image * w->from.h + row) * w->from.w;
+        for (int j = 0; j < POINTS; j++)
+            if (col + j >= 0 && col + j < w->from.w && !b[col + j])
+                seen[i] |= 1U << j;
+    }
+    for (int i = 0; i < g->rows; i++)
+        for (int j = 0; j < g->cols; j++) {
+            unsigned any = 0;
+            for (int r = i; r < i + w->window; r++)
+                any |= seen[r] >> j & all;
+            if (!any)
+                memset(g->y + i * g->yr + j * g->yc, 0, sizeof *g->y * (size_t)g->c);
+        }
+}
+
 static void lines_out(const wino *w, const float *m, int64_t tiles, int64_t lo, int64_t hi)
 {
     int64_t c = w->to.c;
+    bool blanks = atomic_load_explicit(&w->any_blank, memory_order_relaxed);
     grid g = {.yr = w->to.w * c, .yc = c, .xr = POINTS * tiles * c, .xc = tiles * c, .c = c};
     for (int64_t l = lo; l < hi; l++) {
         int64_t y = l % w->high * w->step;
@@ -205,6 +256,8 @@ static void lines_out(const wino *w, const float *m, int64_t tiles, int64_t lo, 
             g.y = w->to.data + ((l / w->high * w->to.h + y) * w->to.w + t * w->step) * c;
             g.cols = TRN_MIN((int64_t)w->step, w->to.w - t * w->step);
             points_out[w->step](&g);
+            if (blanks)
+                blanks_out(w, &g, l / w->high, y, t * w->step);
         }
     }
 }
@@ -328,24 +381,24 @@ static void turn_places(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-/* TRAINERA_WINOGRAD in the environment: 0, or all; gradients of inputs only otherwise. */
-static bool allowed(trn_conv_kind kind)
+/* TRAINERA_WINOGRAD in the environment: 0, or all. */
+static bool allowed(trn_conv_kind kind, double flops)
 {
-    enum { UNKNOWN, NONE, INPUTS, ALL };
+    enum { UNKNOWN, NONE, LARGE, ALL };
     static _Atomic int known;
     int v = atomic_load_explicit(&known, memory_order_relaxed);
     if (v == UNKNOWN) {
         const char *s = getenv("TRAINERA_WINOGRAD");
-        v = s && !strcmp(s, "0") ? NONE : s && !strcmp(s, "all") ? ALL : INPUTS;
+        v = s && !strcmp(s, "0") ? NONE : s && !strcmp(s, "all") ? ALL : LARGE;
         atomic_store_explicit(&known, v, memory_order_relaxed);
     }
-    return v == ALL || (v == INPUTS && kind == TRN_CONV_BWD_INPUT);
+    return v == ALL || (v == LARGE && (kind == TRN_CONV_BWD_INPUT || flops >= LARGE_FLOPS));
 }
 
 bool trn_winograd_fits(trn_conv_kind kind, const trn_conv_geom *g)
 {
     int64_t r = g->ker[1];
-    if (!allowed(kind) || g->in[0] != 1 || g->ker[0] != 1 || g->out[0] != 1 || g->pad[0] || g->groups != 1 || (r != 3 && r != 5) || g->ker[2] != r || g->ic % LANES ||
+    if (g->in[0] != 1 || g->ker[0] != 1 || g->out[0] != 1 || g->pad[0] || g->groups != 1 || (r != 3 && r != 5) || g->ker[2] != r || g->ic % LANES ||
         g->oc % LANES || g->ic < 2 * LANES || g->oc < 2 * LANES)
         return false;
     for (int i = 1; i < 3; i++)
@@ -356,7 +409,8 @@ bool trn_winograd_fits(trn_conv_kind kind, const trn_conv_geom *g)
     const int64_t *to = kind == TRN_CONV_BWD_INPUT ? g->in : g->out;
     double tiles = (double)((to[1] + step - 1) / step) * (double)((to[2] + step - 1) / step), places = (double)to[1] * (double)to[2];
     double line = (double)((to[2] + step - 1) / step) * (double)(g->ic + g->oc) * TILE * sizeof(float); /* worked on at once, at the least */
-    return tiles * TILE < 0.6 * places * (double)(r * r) && (double)g->n * tiles >= 64 && line < LINE_BYTES;
+    double flops = 2.0 * (double)g->n * (double)g->out[1] * (double)g->out[2] * (double)(r * r) * (double)g->ic * (double)g->oc;
+    return allowed(kind, flops) && tiles * TILE < 0.6 * places * (double)(r * r) && (double)g->n * tiles >= 64 && line < LINE_BYTES;
 }
 
 /* Rows of tiles for a block of about so many tiles, such that a product's last rows are not too few. */
@@ -397,29 +451,24 @@ trn_err trn_winograd(trn_kctx *k, trn_conv_kind kind, const trn_conv_geom *g, fl
     /* Sums: several for each thread, which may have started something else, as long as they are small. */
     int64_t parts = TRN_MAX(TRN_MIN(SUMS_BYTES / (int64_t)(sizeof(float) * TILE) / all, (int64_t)4 * threads), (int64_t)threads);
     w.parts = sums ? TRN_MIN(threads > 1 ? parts : 1, (w.lines + w.block - 1) / w.block) : 1;
-    trn_buf *u, *turned = NULL;
-    TRN_TRY(trn_buf_new(&u, sizeof(float) * (size_t)(w.parts * TILE * all)));
-    w.u = (float *)(void *)u->data;
-    if (w.turned) {
-        trn_err e = trn_buf_new(&turned, sizeof(float) * (size_t)(r * r * all));
-        if (e) {
-            trn_buf_unref(u);
-            return e;
-        }
-    }
-    enum { PAIRS = 64 }; /* of channels, sixteen at a time: what is worth a thread */
+    int64_t points = w.parts * TILE * all, turned = w.turned ? r * r * all : 0, places = sums ? 0 : g->n * w.from.h * w.from.w;
+    trn_buf *buf;
+    TRN_TRY(trn_buf_new(&buf, sizeof(float) * (size_t)(points + turned) + (size_t)places));
+    w.u = (float *)(void *)buf->data;
+    enum { PAIRS = 64, PLACES = 8192 }; /* of channels, sixteen at a time; of images: what is worth a thread */
     if (sums) {
         trn_k_for(k, w.parts, 1, sums_part, &w);
         trn_k_for(k, all / LANES, PAIRS, filter_out, &w);
     } else {
         if (turned) {
-            w.filter = (float *)(void *)turned->data;
+            w.filter = w.u + points;
             trn_k_for(k, r * r, 4, turn_places, &(turn_job){.to = w.filter, .from = filter, .rows = g->ic, .cols = g->oc});
         }
+        w.blank = (uint8_t *)(w.u + points + turned);
+        trn_k_for(k, places, PLACES, find_blank, &w);
         trn_k_for(k, all / LANES, PAIRS, filter_in, &w);
         trn_k_for(k, (w.lines + w.block - 1) / w.block, 1, blocks_part, &w);
     }
-    trn_buf_unref(u);
-    trn_buf_unref(turned);
+    trn_buf_unref(buf);
     return atomic_load(&w.err);
 }

@@ -17,7 +17,7 @@ def test_convolutions_without_onednn(monkeypatch):
 
 
 def test_convolutions_by_winograd(monkeypatch):
-    """All kinds; by default gradients of inputs only."""
+    """All kinds; by default gradients of inputs and what is large."""
     monkeypatch.setenv("TRAINERA_WINOGRAD", "all")
     n, bad, _ = kernels.run(quick=True, only="Conv2D")
     assert not bad, "\n".join("%s\n  %s" % b for b in bad[:10])

@@ -162,6 +162,39 @@ static void few_multiplications(void **s)
     }
 }
 
+/* Places of tiles that are the same all over get the same bits; those that see only zeros get 0, whatever else lies in their tile. */
+static void plain_places(void **s)
+{
+    enum { N = 3, SIDE = 16, PLAIN = 11, WHOLE = 8, IC = 32, OC = 48 }; /* an image's first columns are plain, and all that the tiles of the WHOLE first see */
+    trn_step step = {.api = &parallel};
+    trn_kctx k = {.step = &step};
+    for (int64_t r = 3; r <= 5; r += 2) {
+        int64_t half = r / 2;
+        trn_conv_geom g = {.n = N, .ic = IC, .oc = OC, .groups = 1, .in = {1, SIDE, SIDE}, .ker = {1, r, r}, .out = {1, SIDE, SIDE}, .stride = {1, 1, 1}, .dil = {1, 1, 1},
+                           .pad = {0, half, half}, .pad_after = {0, half, half}};
+        trn_tensor *x = numbers(TRN_FLOAT, 4, (int64_t[]){N, SIDE, SIDE, IC}, 1), *f = numbers(TRN_FLOAT, 4, (int64_t[]){r, r, IC, OC}, 2),
+                   *y = numbers(TRN_FLOAT, 4, (int64_t[]){N, SIDE, SIDE, OC}, 3);
+        float *xs = x->data, *ys = y->data;
+        for (int zero = 0; zero < 2; zero++) {
+            for (int64_t i = 0; i < N * SIDE * SIDE * IC; i++)
+                if (i / IC % SIDE < PLAIN)
+                    xs[i] = zero ? 0 : TRN_DATA(f, float)[i % IC] / 3;
+            assert_null(trn_winograd(&k, TRN_CONV_FWD, &g, xs, f->data, ys, NULL, NULL));
+            for (int64_t n = 0; n < N; n++)
+                for (int64_t row = 0; row < SIDE; row++) {
+                    bool inside = row >= half && row < SIDE - half;
+                    float *first = ys + (inside ? half * SIDE + half : (n * SIDE + row) * SIDE + half) * OC; /* at the border: of its row */
+                    for (int64_t col = half; col < (zero ? PLAIN - half : WHOLE); col++)
+                        assert_memory_equal(ys + ((n * SIDE + row) * SIDE + col) * OC, first, sizeof *ys * OC);
+                    assert_true(zero == (first[0] == 0 && first[OC - 1] == 0));
+                }
+        }
+        trn_tensor_unref(x);
+        trn_tensor_unref(f);
+        trn_tensor_unref(y);
+    }
+}
+
 static void bias_and_relu_follow(void **s)
 {
     const int64_t x[] = {5, 9, 10, 32}, f[] = {5, 5, 32, 32}, b[] = {32};
@@ -242,6 +275,7 @@ int main(void)
         cmocka_unit_test(same_bits_every_time),
         cmocka_unit_test(many_at_once),
         cmocka_unit_test(few_multiplications),
+        cmocka_unit_test(plain_places),
         cmocka_unit_test(bias_and_relu_follow),
         cmocka_unit_test(cache_is_bounded),
         cmocka_unit_test(first_maximum_gets_the_gradient),

@@ -25,7 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 
-enum { KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
+enum { L1_BYTES = 32 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
 
 /* How much of k is taken at once: equal parts, none of them a small rest. */
 static int64_t depth(int64_t k)
@@ -323,6 +323,10 @@ enum { ADD, SET, STREAM };
     TILE(T, V, tile_cols_##tag, L, MR, MR, FMA, TARGET, COLS, TIGHT)                                                   \
     TILE(T, V, tile_cols_take_##tag, L, MR, MR, FMA, TARGET, COLS, TAKEN)                                              \
     TILE(T, V, tile_rows_direct_##tag, L, MR, MR, FMA, TARGET, ROWS, LOOSE)                                            \
+    TILE(T, V, tile_rows_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, ROWS, TIGHT)                                     \
+    TILE(T, V, tile_rows_third_##tag, L, (MR) / 3, MR, FMA, TARGET, ROWS, TIGHT)                                       \
+    TILE(T, V, tile_rows_direct_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, ROWS, LOOSE)                              \
+    TILE(T, V, tile_rows_direct_third_##tag, L, (MR) / 3, MR, FMA, TARGET, ROWS, LOOSE)                                \
     TILE(T, V, tile_cols_direct_##tag, L, MR, MR, FMA, TARGET, COLS, LOOSE)                                            \
     TILE(T, V, tile_cols_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                     \
     TILE(T, V, tile_cols_third_##tag, L, (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                       \
@@ -341,9 +345,13 @@ enum { ADD, SET, STREAM };
             for (int64_t k = 0; k < kc; k++)                                                                           \
                 for (int64_t r = 0; r < (MR); r++)                                                                     \
                     to[i * kc + k * (MR) + r] = a[(i + r) * rs + k * cs];                                              \
-        for (int64_t k = 0; k < kc && i < m; k++)                                                                      \
-            for (int64_t r = 0; r < (MR); r++)                                                                         \
-                to[i * kc + k * (MR) + r] = i + r < m ? a[(i + r) * rs + k * cs] : 0;                                  \
+        for (int64_t r = 0; r < (MR) && i < m; r++) /* row by row: they are few */                                     \
+            if (i + r < m)                                                                                             \
+                for (int64_t k = 0; k < kc; k++)                                                                       \
+                    to[i * kc + k * (MR) + r] = a[(i + r) * rs + k * cs];                                              \
+            else                                                                                                       \
+                for (int64_t k = 0; k < kc; k++)                                                                       \
+                    to[i * kc + k * (MR) + r] = 0;                                                                     \
     }                                                                                                                  \
     TARGET static void pack_b_##tag(T *to, const T *b, int64_t rs, int64_t cs, int64_t kc, int64_t n)                  \
     {                                                                                                                  \
@@ -383,12 +391,13 @@ enum { ADD, SET, STREAM };
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
                     const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
                     /* Rows that lie in order are read where they are, and so are columns close to each other; only a last,\
-                     * incomplete tile is packed. Not rows that would all want the same few places of the cache. */    \
+                     * incomplete tile is packed. Not those that would all want the same few places of the cache. */   \
                     bool crowd = (MR) > 8 && g->ars * (int64_t)sizeof(T) % 4096 == 0;                                  \
-                    bool cols = !thin && g->ars == 1 && g->acs * (int64_t)sizeof(T) <= 2048, rows = !thin && g->acs == 1 && !crowd;\
+                    int64_t apart = g->acs * (int64_t)sizeof(T), places = TRN_MAX(apart & -apart, (int64_t)64);        \
+                    bool cols = !thin && g->ars == 1 && apart < 2048 && kc * places <= L1_BYTES, rows = !thin && g->acs == 1 && !crowd;\
                     int64_t whole = rows || cols ? mc / (MR) * (MR) : 0, rest = mc - whole, lead = rows ? g->ars : g->acs;\
                     /* Nor this one, then. */                                                                          \
-                    bool fits = cols && !rows && direct == nc && (rest == (MR) / 3 || rest == 2 * (MR) / 3);           \
+                    bool fits = (rows || (cols && direct == nc)) && (rest == (MR) / 3 || rest == 2 * (MR) / 3);        \
                     if (!fits)                                                                                         \
                         pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, rest, kc);                               \
                     for (int64_t j = 0; j < nc; j += 2 * (L)) {                                                        \
@@ -403,12 +412,17 @@ enum { ADD, SET, STREAM };
                             int64_t mr = TRN_MIN((int64_t)(MR), mc - i);                                               \
                             bool first = take && i == 0, there = i < whole || fits; /* A is read where it is */        \
                             const T *at = there ? fa + i * g->ars : pa + (i - whole) * kc, *bp = first || j < direct ? fb + j : panel;\
-                            tile_##tag *fn = j < direct && there && rows ? tile_rows_direct_##tag                      \
+                            tile_##tag *fn = j < direct && there && rows ? (mr == (MR)       ? tile_rows_direct_##tag  \
+                                                                            : mr == (MR) / 3 ? tile_rows_direct_third_##tag\
+                                                                                             : tile_rows_direct_two_##tag)\
                                              : j < direct && there       ? (mr == (MR)       ? tile_cols_direct_##tag  \
                                                                             : mr == (MR) / 3 ? tile_cols_third_##tag   \
                                                                                              : tile_cols_two_##tag)    \
                                              : j < direct                ? tile_direct_##tag                           \
-                                             : there && rows             ? (first ? tile_rows_take_##tag : tile_rows_##tag)\
+                                             : there && rows             ? (first            ? tile_rows_take_##tag    \
+                                                                            : mr == (MR)     ? tile_rows_##tag         \
+                                                                            : mr == (MR) / 3 ? tile_rows_third_##tag   \
+                                                                                             : tile_rows_two_##tag)    \
                                              : there                     ? (first ? tile_cols_take_##tag : tile_cols_##tag)\
                                              : first                     ? tile_take_##tag                             \
                                              : mr <= (MR) / 3            ? tile_third_##tag                            \

@@ -178,8 +178,8 @@ static trn_err copy_sources(cutter *c)
         trn_gnode *nd = node_at(c, id);
         for (int i = 0; i < nd->n.n_in && !err; i++) {
             trn_gnode *from = node_at(c, nd->in[i].node);
-            bool copy =
-                task_of(c, from) != task_of(c, nd) && ((is_source_const(from) && is_small(from)) || is_invariant(from));
+            /* What is fetched comes from where it was placed: a client may ask just to see whether that task is there. */
+            bool copy = task_of(c, from) != task_of(c, nd) && !is_op(nd, "_Retval") && ((is_source_const(from) && is_small(from)) || is_invariant(from));
             if (!copy) {
                 if (from->id < n0)
                     left[from->id] = true;

@@ -125,6 +125,31 @@ def test_cluster_propagation(cluster):
         assert {d.name for d in s.list_devices()} == {f"/job:both/replica:0/task:{i}/device:CPU:0" for i in range(2)}
 
 
+def test_fetched_constants_come_from_their_task(cluster):
+    """Even one that was folded runs where it was placed, so that a fetch tells whether that task still knows the session."""
+    a, b, c = cluster(ps=0), cluster(ps=0), cluster(ps=0)
+
+    def session_on(master):
+        config = tf.ConfigProto(operation_timeout_in_ms=30000)
+        config.cluster_def.job.add(name="master").tasks[0] = master.spec["worker"][0]
+        config.cluster_def.job.add(name="worker").tasks[0] = b.spec["worker"][0]
+        return tf.Session(master.target(), config=config)
+
+    with tf.device("/job:worker/task:0"):
+        x = tf.constant([1.0], name="x")
+        y = x + x
+    old = session_on(a)
+    meta = tf.RunMetadata()
+    assert list(old.run(x, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=meta)) == [1.0]
+    assert "x" in [n.node_name for d in meta.step_stats.dev_stats for n in d.node_stats if d.device.startswith("/job:worker")]
+    assert list(old.run(y)) == [2.0]
+    with session_on(c) as new:  # the same task name, another life: the worker forgets the first one's sessions
+        assert list(new.run(y)) == [2.0]
+        with pytest.raises(tf.errors.AbortedError, match="Session handle is not found"):
+            old.run(y)
+    old.close()
+
+
 def test_device_filters(cluster):
     """With filters, a session neither waits for the tasks that it does not use nor sees their devices."""
     c = cluster(ps=1, workers=2, start=False)

@@ -461,7 +461,8 @@ static trn_err inline_body(called *out, lower *l, const call *c)
             set_ctls(l, nd, ids, s->n_ctl);
         }
         /* A node without inputs would run whatever becomes of the call; a call inside may bring such nodes. */
-        if (c->ctl >= 0 && s->n_ctl == 0 && (s->n.n_in == 0 || calls_function(l, s)))
+        bool brings = calls_function(l, s) || trn_gnode__is(s, "SymbolicGradient") || trn_gnode__is(s, "RemoteCall");
+        if (c->ctl >= 0 && s->n_ctl == 0 && (s->n.n_in == 0 || brings))
             ctl(l, nd, c->ctl);
         if (has_ctl_rets ? strcmp(s->n.name, "_ctl_rets") == 0 : may_have_effect(s)) {
             if (sides[i] > 0)

@@ -162,6 +162,22 @@ def test_gradients_of_functions_in_functions_and_loops(target):
             s.run(tf1.gradients(unknown(b), b)[0])
 
 
+def test_gradient_of_a_function_with_constants_in_a_loop(target):
+    """The constants of the function lie in the loop, too."""
+    @function.Defun(tf.float32)
+    def double(x):
+        return x * 2.
+
+    tf1.enable_control_flow_v2()
+    try:
+        x = tf.constant(1.)
+        y = tf1.while_loop(lambda v: v < 5., lambda v: tf.ensure_shape(double(v), []), [x], maximum_iterations=100)
+        with tf1.Session(target) as s:
+            assert s.run([y, tf1.gradients(y, x)[0]]) == [8., 8.]
+    finally:
+        tf1.disable_control_flow_v2()
+
+
 @pytest.fixture
 def old_loops():
     tf1.disable_control_flow_v2()

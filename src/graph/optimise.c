@@ -197,6 +197,13 @@ static trn_err shape_value(trn_tensor **out, const trn_node *n, const trn_shape 
     return TRN_OK;
 }
 
+/* A variable that is read for its shape's sake alone is read to see whether it is there. */
+static bool asks_whether_initialised(const trn_opt *p, int from)
+{
+    const trn_gnode *nd = p->g->node[from];
+    return from < p->n0 && p->uses[from] == 1 && (trn_gnode__is(nd, "ReadVariableOp") || (nd->n.n_in == 1 && trn_dtype_is_ref(p->g->node[nd->in[0].node]->n.out_types[nd->in[0].slot])));
+}
+
 /* Shape, ShapeN, Size and Rank of what has a known shape need not wait for it. */
 static bool fold_shape(trn_opt *p, trn_gnode *nd, trn_tensor **vals)
 {
@@ -213,6 +220,8 @@ static bool fold_shape(trn_opt *p, trn_gnode *nd, trn_tensor **vals)
             return false;
         if (trn_dtype_is_ref(p->g->node[nd->in[i].node]->n.out_types[nd->in[i].slot]))
             return false; /* a variable may be assigned another shape */
+        if (asks_whether_initialised(p, nd->in[i].node))
+            return false;
     }
     for (int i = 0; i < nd->n.n_in; i++) {
         trn_err err = shape_value(&vals[i], &nd->n, &p->shape[nd->in[i].node][nd->in[i].slot]);

@@ -186,3 +186,17 @@ def test_transposes_go_into_products(target, shape):
     plain, ran = nodes(target, y, feed, config(arithmetic_optimization=OFF), init=False)
     assert "turn" in ran  # the other one is the same
     both.close(on, plain, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("resource", (False, True))
+def test_shape_of_an_uninitialised_variable(target, resource):
+    """Known beforehand, but who asks for nothing else asks whether the variable is there."""
+    with tf.Graph().as_default():
+        v = tf1.get_variable("v", initializer=[1.0, 2.0], use_resource=resource)
+        ask = [tf.raw_ops.Rank(input=v), tf.raw_ops.Shape(input=v), tf.raw_ops.Size(input=v)]
+        with tf1.Session(target, config=config()) as s:
+            for r in ask:
+                with pytest.raises(tf.errors.FailedPreconditionError):
+                    s.run(r)
+            s.run(v.initializer)
+            assert [np.asarray(x).tolist() for x in s.run(ask)] == [1, [2], 2]

@@ -11,7 +11,7 @@ const char *const trn_grad_ends[] = {
     "ParameterizedTruncatedNormal", "QueueDequeueManyV2", "QueueDequeueV2", "RaggedRange", "RandomShuffle", "RandomStandardNormal", "RandomUniform",
     "RandomUniformInt", "Range", "Rank", "ReduceDataset", "ReduceJoin", "Rint", "Round", "ScatterAdd", "ScatterDiv", "ScatterMul", "ScatterNdAdd",
     "ScatterNdSub", "ScatterNdUpdate", "ScatterSub", "Shape", "ShapeN", "Sign", "Size", "SparseAddGrad", "SparseConcat", "StackPush",
-    "StatelessMultinomial", "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform", "StatelessRandomUniformV2",
+    "StatelessMultinomial", "StatelessRandomBinomial", "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomPoisson", "StatelessRandomUniform", "StatelessRandomUniformV2",
     "StatelessTruncatedNormal", "StatelessTruncatedNormalV2", "StopGradient", "TensorArrayGradV3", "TensorArrayGradWithShape", "TensorArraySizeV3",
     "TensorListConcatLists", "TensorListElementShape", "TensorListLength", "TensorListPushBackBatch", "TruncateDiv", "TruncatedNormal",
     "VarIsInitializedOp", "VariableShape", "Where", "ZerosLike",

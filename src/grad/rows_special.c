@@ -52,12 +52,13 @@ static void to_all(trn_grad_ctx *c)
         trn_grad_set_any(c, i, trn_grad_dy_any(c, 0));
 }
 
-/* How a sample moves with its parameter when its rank among all samples stays: samples are alpha's shape behind the shape that was asked for. */
+/* How a sample moves with its parameter when its rank among all samples stays: samples end with the shape of alpha, the last input. */
 static void random_gamma(trn_grad_ctx *c)
 {
-    trn_out lead = TRN_GE(c, "(Sub (Rank o) (Rank y))");
-    trn_out alpha = TRN_GE(c, "(Reshape y (ConcatV2 (Fill (Reshape $0 #[1]) #1) (Shape y) #0))", lead);
-    trn_grad_set(c, 1, TRN_GE(c, "(Sum (Mul d (RandomGammaGrad $0 o)) (Range #0 $1 #1))", alpha, lead));
+    int last = c->n->n_in - 1;
+    trn_out a = IN(last), lead = TRN_GE(c, "(Sub (Rank o) (Rank $0))", a);
+    trn_out alpha = TRN_GE(c, "(Reshape $0 (ConcatV2 (Fill (Reshape $1 #[1]) #1) (Shape $0) #0))", a, lead);
+    trn_grad_set(c, last, TRN_GE(c, "(Sum (Mul d (RandomGammaGrad $0 o)) (Range #0 $1 #1))", alpha, lead));
 }
 
 const trn_grad_row trn_grads_special[] = {
@@ -92,6 +93,8 @@ const trn_grad_row trn_grads_special[] = {
     {"NextAfter", {"d", NULL}, TRN_GRAD_SPREADS},
     {"Polygamma", {NULL, "(Mul d (Polygamma (AddV2 x 1) y))"}, TRN_GRAD_SPREADS},
     {"RandomGamma", .fn = random_gamma},
+    {"StatelessRandomGammaV2", .fn = random_gamma},
+    {"StatelessRandomGammaV3", .fn = random_gamma},
     {"Spence", {"(Mul d (SelectV2 (Equal x (OnesLike x)) -1 (RealDiv (Log x) (Sub 1 x))))"}},
     {"Xdivy", {"(Mul d (Xdivy " NOT_ZERO " y))", "(Mul d (Xdivy (Neg x) (Square y)))"}, TRN_GRAD_SPREADS},
     {"Xlog1py", {"(Mul d (Xlog1py " NOT_ZERO " y))", "(Mul d (Xdivy x (AddV2 y 1)))"}, TRN_GRAD_SPREADS},

@@ -44,7 +44,9 @@
     X(trn_ops_pool)                                                                                                    \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
+    X(trn_ops_random_dist)                                                                                             \
     X(trn_ops_random_param)                                                                                            \
+    X(trn_ops_random_state)                                                                                            \
     X(trn_ops_reader)                                                                                                  \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_ragged)                                                                                                  \

@@ -10,7 +10,6 @@
 #include <immintrin.h>
 #endif
 
-#define RESERVED 256 /* blocks that TensorFlow sets aside per output */
 
 /* ---- generators ----------------------------------------------------------------------------------------------- */
 
@@ -52,7 +51,7 @@ trn_philox trn_random_reserve(trn_kctx *k, uint64_t blocks)
 }
 
 /* Two seeds made into key and counter by one scrambling block. */
-static trn_err stateless(trn_philox *out, const trn_tensor *seed)
+trn_err trn_random_seeded(trn_philox *out, const trn_tensor *seed)
 {
     char text[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(seed->shape.rank == 1 && seed->count == 2, "seed must have shape [2], not %s", trn_shape_text(text, &seed->shape));
@@ -70,8 +69,7 @@ static trn_err stateless(trn_philox *out, const trn_tensor *seed)
     return TRN_OK;
 }
 
-/* Inputs key, counter, alg at `at` of a V2 op. */
-static trn_err from_key_counter(trn_philox *out, const trn_kctx *k, int at)
+trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at)
 {
     const trn_tensor *key = trn_in(k, at), *counter = trn_in(k, at + 1), *alg = trn_in(k, at + 2);
     TRN_CHECK_ARG(alg->shape.rank == 0, "alg must be a scalar");
@@ -84,21 +82,6 @@ static trn_err from_key_counter(trn_philox *out, const trn_kctx *k, int at)
 }
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
-
-/* Output 0 is what input 0 says, followed by the shape of input 1. */
-static trn_err sh_from_input_and_params(trn_shctx *s)
-{
-    trn_shape a = trn_shape_unknown();
-    if (s->value[0])
-        TRN_TRY(trn_shape_from(&a, s->value[0], false));
-    const trn_shape *b = &s->in[1];
-    if (a.rank < 0 || b->rank < 0 || a.rank + b->rank > TRN_MAX_RANK)
-        return TRN_OK;
-    memcpy(a.dim + a.rank, b->dim, sizeof(int64_t) * (size_t)b->rank);
-    a.rank += b->rank;
-    s->out[0] = a;
-    return TRN_OK;
-}
 
 static trn_err sh_multinomial(trn_shctx *s)
 {
@@ -117,8 +100,6 @@ static trn_err sh_key_counter(trn_shctx *s)
 }
 
 /* ---- filling a tensor ----------------------------------------------------------------------------------------- */
-
-typedef enum dist { UNIFORM, NORMAL, TRUNCATED, UNIFORM_INT, FULL_INT } dist;
 
 #define LANES 8
 #define CHUNK 32 /* blocks turned into elements at a time */
@@ -323,7 +304,7 @@ static void to_int(trn_dtype dtype, void *out, const uint32_t *u, int n, bool fu
 struct fill {
     trn_philox gen;
     trn_dtype dtype;
-    dist kind;
+    trn_random_dist kind;
     char *data;
     int64_t count;
     int size, per_block; /* bytes of an element; elements of a block */
@@ -348,9 +329,9 @@ static void fill_fixed(void *arg, int64_t begin, int64_t end)
         bool whole = n == n_blocks * f->per_block; /* else the last block is cut off */
         char *out = whole ? f->data + first * f->size : tmp;
         switch (f->kind) {
-        case UNIFORM: to_uniform(f->dtype, out, u, (int)n_blocks * 4); break;
-        case NORMAL: to_normal(f->dtype, out, u, (int)n_blocks * 4); break;
-        default: to_int(f->dtype, out, u, (int)n_blocks * 4, f->kind == FULL_INT, f->lo, f->range); break;
+        case TRN_RANDOM_UNIFORM: to_uniform(f->dtype, out, u, (int)n_blocks * 4); break;
+        case TRN_RANDOM_NORMAL: to_normal(f->dtype, out, u, (int)n_blocks * 4); break;
+        default: to_int(f->dtype, out, u, (int)n_blocks * 4, f->kind == TRN_RANDOM_FULL_INT, f->lo, f->range); break;
         }
         if (!whole)
             memcpy(f->data + first * f->size, tmp, (size_t)(n * f->size));
@@ -363,7 +344,7 @@ static void fill_truncated(void *arg, int64_t begin, int64_t end)
     const struct fill *f = arg;
     for (int64_t at = begin; at < end; at++) {
         trn_philox p = f->gen;
-        trn_philox_skip(&p, (uint64_t)(at * (f->per_block * RESERVED / 4)));
+        trn_philox_skip(&p, (uint64_t)(at * (f->per_block * TRN_RANDOM_RESERVED / 4)));
         int64_t first = at * f->per_block, n = TRN_MIN((int64_t)f->per_block, f->count - first), have = 0;
         while (have < n) {
             uint32_t u[4];
@@ -393,13 +374,13 @@ static void fill_truncated(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void fill(trn_kctx *k, trn_tensor *t, trn_philox gen, dist kind, uint64_t lo, uint64_t range)
+void trn_random_fill(trn_kctx *k, trn_tensor *t, trn_philox gen, trn_random_dist kind, uint64_t lo, uint64_t range)
 {
     struct fill f = {gen, t->dtype, kind, t->data, t->count, (int)trn_dtype_size(t->dtype), 4, lo, range};
     if (f.size == 8)
         f.per_block = 2;
     int64_t n = (t->count + f.per_block - 1) / f.per_block;
-    trn_k_for(k, n, kind == UNIFORM || kind >= UNIFORM_INT ? 4096 : 2048, kind == TRUNCATED ? fill_truncated : fill_fixed, &f);
+    trn_k_for(k, n, kind == TRN_RANDOM_UNIFORM || kind >= TRN_RANDOM_UNIFORM_INT ? 4096 : 2048, kind == TRN_RANDOM_TRUNCATED ? fill_truncated : fill_fixed, &f);
 }
 
 static trn_err out_of_shape(trn_tensor **out, trn_kctx *k)
@@ -409,19 +390,18 @@ static trn_err out_of_shape(trn_tensor **out, trn_kctx *k)
     return trn_out_new(out, k, 0, k->node->out_types[0], &s);
 }
 
-static trn_err stateful_fill(trn_kctx *k, dist kind)
+static trn_err stateful_fill(trn_kctx *k, trn_random_dist kind)
 {
     trn_tensor *t;
     TRN_TRY(out_of_shape(&t, k));
-    fill(k, t, trn_random_reserve(k, (uint64_t)t->count * RESERVED), kind, 0, 0);
+    trn_random_fill(k, t, trn_random_reserve(k, (uint64_t)t->count * TRN_RANDOM_RESERVED), kind, 0, 0);
     return TRN_OK;
 }
-static trn_err random_uniform(trn_kctx *k) { return stateful_fill(k, UNIFORM); }
-static trn_err random_normal(trn_kctx *k) { return stateful_fill(k, NORMAL); }
-static trn_err random_truncated(trn_kctx *k) { return stateful_fill(k, TRUNCATED); }
+static trn_err random_uniform(trn_kctx *k) { return stateful_fill(k, TRN_RANDOM_UNIFORM); }
+static trn_err random_normal(trn_kctx *k) { return stateful_fill(k, TRN_RANDOM_NORMAL); }
+static trn_err random_truncated(trn_kctx *k) { return stateful_fill(k, TRN_RANDOM_TRUNCATED); }
 
-/* minval and maxval at inputs `at`, `at` + 1. */
-static trn_err int_range(uint64_t *lo, uint64_t *range, const trn_kctx *k, int at)
+trn_err trn_random_int_range(uint64_t *lo, uint64_t *range, const trn_kctx *k, int at)
 {
     const trn_tensor *a = trn_in(k, at), *b = trn_in(k, at + 1);
     char text[TRN_SHAPE_TEXT];
@@ -445,42 +425,42 @@ static trn_err random_uniform_int(trn_kctx *k)
     if (t->count == 0)
         return TRN_OK;
     uint64_t lo, range;
-    TRN_TRY(int_range(&lo, &range, k, 1));
-    fill(k, t, trn_random_reserve(k, (uint64_t)t->count * RESERVED), UNIFORM_INT, lo, range);
+    TRN_TRY(trn_random_int_range(&lo, &range, k, 1));
+    trn_random_fill(k, t, trn_random_reserve(k, (uint64_t)t->count * TRN_RANDOM_RESERVED), TRN_RANDOM_UNIFORM_INT, lo, range);
     return TRN_OK;
 }
 
-static trn_err stateless_fill(trn_kctx *k, dist kind, bool v2)
+static trn_err stateless_fill(trn_kctx *k, trn_random_dist kind, bool v2)
 {
     trn_philox gen;
     if (v2)
-        TRN_TRY(from_key_counter(&gen, k, 1));
+        TRN_TRY(trn_random_keyed(&gen, k, 1));
     else
-        TRN_TRY(stateless(&gen, trn_in(k, 1)));
+        TRN_TRY(trn_random_seeded(&gen, trn_in(k, 1)));
     trn_tensor *t;
     TRN_TRY(out_of_shape(&t, k));
     uint64_t lo = 0, range = 0;
-    if (t->count && kind == UNIFORM_INT)
-        TRN_TRY(int_range(&lo, &range, k, v2 ? 4 : 2));
-    fill(k, t, gen, kind, lo, range);
+    if (t->count && kind == TRN_RANDOM_UNIFORM_INT)
+        TRN_TRY(trn_random_int_range(&lo, &range, k, v2 ? 4 : 2));
+    trn_random_fill(k, t, gen, kind, lo, range);
     return TRN_OK;
 }
-static trn_err stateless_uniform(trn_kctx *k) { return stateless_fill(k, UNIFORM, false); }
-static trn_err stateless_normal(trn_kctx *k) { return stateless_fill(k, NORMAL, false); }
-static trn_err stateless_truncated(trn_kctx *k) { return stateless_fill(k, TRUNCATED, false); }
-static trn_err stateless_uniform_int(trn_kctx *k) { return stateless_fill(k, UNIFORM_INT, false); }
-static trn_err stateless_full_int(trn_kctx *k) { return stateless_fill(k, FULL_INT, false); }
-static trn_err stateless_uniform_v2(trn_kctx *k) { return stateless_fill(k, UNIFORM, true); }
-static trn_err stateless_normal_v2(trn_kctx *k) { return stateless_fill(k, NORMAL, true); }
-static trn_err stateless_truncated_v2(trn_kctx *k) { return stateless_fill(k, TRUNCATED, true); }
-static trn_err stateless_uniform_int_v2(trn_kctx *k) { return stateless_fill(k, UNIFORM_INT, true); }
-static trn_err stateless_full_int_v2(trn_kctx *k) { return stateless_fill(k, FULL_INT, true); }
+static trn_err stateless_uniform(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_UNIFORM, false); }
+static trn_err stateless_normal(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_NORMAL, false); }
+static trn_err stateless_truncated(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_TRUNCATED, false); }
+static trn_err stateless_uniform_int(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_UNIFORM_INT, false); }
+static trn_err stateless_full_int(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_FULL_INT, false); }
+static trn_err stateless_uniform_v2(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_UNIFORM, true); }
+static trn_err stateless_normal_v2(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_NORMAL, true); }
+static trn_err stateless_truncated_v2(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_TRUNCATED, true); }
+static trn_err stateless_uniform_int_v2(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_UNIFORM_INT, true); }
+static trn_err stateless_full_int_v2(trn_kctx *k) { return stateless_fill(k, TRN_RANDOM_FULL_INT, true); }
 
 /* StatelessRandomGetKeyCounter, …GetKeyCounterAlg: outputs key, counter[, alg]. */
 static trn_err get_key_counter(trn_kctx *k)
 {
     trn_philox p;
-    TRN_TRY(stateless(&p, trn_in(k, 0)));
+    TRN_TRY(trn_random_seeded(&p, trn_in(k, 0)));
     trn_shape one = trn_shape_vector(1), two = trn_shape_vector(2), scalar = trn_shape_scalar();
     trn_tensor *key, *counter, *alg;
     TRN_TRY(trn_out_new(&key, k, 0, TRN_UINT64, &one));
@@ -541,7 +521,7 @@ static trn_err random_shuffle(trn_kctx *k)
     return err;
 }
 
-static double real_at(const trn_tensor *t, int64_t i)
+double trn_random_real(const trn_tensor *t, int64_t i)
 {
     switch (t->dtype) {
     case TRN_HALF: return trn_half_to_f32(TRN_DATA(t, trn_half)[i]);
@@ -601,12 +581,12 @@ static trn_err multinomial_fill(trn_kctx *k, const trn_shape *shape, trn_philox 
     for (int64_t b = 0; b < shape->dim[0]; b++) {
         double max = -INFINITY, total = 0;
         for (int64_t j = 0; j < classes; j++) {
-            double x = real_at(logits, b * classes + j);
+            double x = trn_random_real(logits, b * classes + j);
             if (isfinite(x) && x > max)
                 max = x;
         }
         for (int64_t j = 0; j < classes; j++) {
-            double x = real_at(logits, b * classes + j);
+            double x = trn_random_real(logits, b * classes + j);
             if (isfinite(x))
                 total += exp(x - max);
             cdf[j] = total;
@@ -630,7 +610,7 @@ static trn_err multinomial(trn_kctx *k)
     TRN_TRY(multinomial_shape(&s, k));
     trn_philox gen = {0};
     if (s.dim[0] && s.dim[1]) /* a double is two samples */
-        gen = trn_random_reserve(k, (uint64_t)(s.dim[0] * ((s.dim[1] + 3) / 4 * 4 * 2)) * RESERVED);
+        gen = trn_random_reserve(k, (uint64_t)(s.dim[0] * ((s.dim[1] + 3) / 4 * 4 * 2)) * TRN_RANDOM_RESERVED);
     return multinomial_fill(k, &s, gen);
 }
 
@@ -639,178 +619,9 @@ static trn_err stateless_multinomial(trn_kctx *k)
     trn_shape s;
     TRN_TRY(multinomial_shape(&s, k));
     trn_philox gen;
-    TRN_TRY(stateless(&gen, trn_in(k, 2)));
+    TRN_TRY(trn_random_seeded(&gen, trn_in(k, 2)));
     return multinomial_fill(k, &s, gen);
 }
-
-/* ---- gamma, Poisson ------------------------------------------------------------------------------------------- */
-
-/* Doubles two at a time from one block; TensorFlow hands out the second first. */
-typedef struct doubles {
-    trn_philox gen;
-    double u[2], n[2];
-    int left_u, left_n;
-} doubles;
-
-static double next_uniform(doubles *d)
-{
-    if (d->left_u == 0) {
-        uint32_t x[4];
-        trn_philox_next(&d->gen, x);
-        d->u[0] = trn_philox_f64(x[0], x[1]);
-        d->u[1] = trn_philox_f64(x[2], x[3]);
-        d->left_u = 2;
-    }
-    return d->u[--d->left_u];
-}
-
-static double next_normal(doubles *d)
-{
-    if (d->left_n == 0) {
-        uint32_t x[4];
-        trn_philox_next(&d->gen, x);
-        trn_box_muller_f64(x, &d->n[0], &d->n[1]);
-        d->left_n = 2;
-    }
-    return d->n[--d->left_n];
-}
-
-/* Marsaglia and Tsang, ACM TOMS 26(3), 2000. */
-static double gamma_one(doubles *g, double alpha)
-{
-    if (alpha == 1.0)
-        return -log1p(-next_uniform(g));
-    bool small = alpha < 1;
-    double d = alpha + (small ? 2.0 / 3 : -1.0 / 3), c = 1.0 / 3 / sqrt(d);
-    for (;;) {
-        double x = next_normal(g), v = 1 + c * x;
-        if (v <= 0)
-            continue;
-        v = v * v * v;
-        double u = next_uniform(g);
-        if (u < 1 - 0.0331 * (x * x) * (x * x) || log(u) < 0.5 * x * x + d * (1 - v + log(v))) {
-            double res = d * v;
-            return small ? res * pow(next_uniform(g), 1 / alpha) : res;
-        }
-        if (isnan(v))
-            return v;
-    }
-}
-
-/* Knuth's product of uniforms for small rates; Hörmann's transformed rejection (PTRS, 1993) for large ones. Gives NaN when a sample cannot
- * be found: the rate is not a number, or so large that no sample fits the output's dtype. */
-static double poisson_one(doubles *g, double rate, double highest)
-{
-    if (rate < 10) {
-        double limit = exp(-rate), prod = 1, x = 0;
-        for (;; x += 1) {
-            prod *= next_uniform(g);
-            if (prod <= limit && x <= highest)
-                return x;
-        }
-    }
-    double log_rate = log(rate), b = 0.931 + 2.53 * sqrt(rate), a = -0.059 + 0.02483 * b, inv_alpha = 1.1239 + 1.1328 / (b - 3.4);
-    for (int tries = 0; tries < 100000; tries++) {
-        double u = next_uniform(g) - 0.5, v = next_uniform(g), us = 0.5 - fabs(u);
-        double n = floor((2 * a / us + b) * u + rate + 0.43);
-        if (n > highest)
-            continue;
-        if (us >= 0.07 && v <= 0.9277 - 3.6224 / (b - 2))
-            return n;
-        if (n < 0 || (us < 0.013 && v > us))
-            continue;
-        double s = log(v * inv_alpha / (a / (us * us) + b)), t = -rate + n * log_rate - lgamma(n + 1);
-        if (s <= t)
-            return n;
-    }
-    return NAN;
-}
-
-struct sampled {
-    trn_philox gen;
-    const trn_tensor *param;
-    trn_tensor *out;
-    int64_t per_param;
-    double highest;
-    _Atomic bool failed;
-};
-
-static void put_real(trn_tensor *t, int64_t i, double v)
-{
-    switch (t->dtype) {
-    case TRN_HALF: TRN_DATA_MUT(t, trn_half)[i] = trn_half_from_f32((float)v); break;
-    case TRN_FLOAT: TRN_DATA_MUT(t, float)[i] = (float)v; break;
-    case TRN_DOUBLE: TRN_DATA_MUT(t, double)[i] = v; break;
-    case TRN_INT32: TRN_DATA_MUT(t, int32_t)[i] = (int32_t)v; break;
-    case TRN_INT64: TRN_DATA_MUT(t, int64_t)[i] = v >= 0x1p63 ? INT64_MAX : (int64_t)v; break;
-    default: break;
-    }
-}
-
-static doubles doubles_at(const struct sampled *s, int64_t i)
-{
-    doubles d = {.gen = s->gen};
-    trn_philox_skip(&d.gen, (uint64_t)i * RESERVED);
-    return d;
-}
-
-static void gamma_piece(void *arg, int64_t begin, int64_t end)
-{
-    struct sampled *s = arg;
-    for (int64_t i = begin; i < end; i++) {
-        doubles d = doubles_at(s, i);
-        int64_t p = i / s->per_param;
-        put_real(s->out, (i % s->per_param) * s->param->count + p, gamma_one(&d, real_at(s->param, p)));
-    }
-}
-
-static void poisson_piece(void *arg, int64_t begin, int64_t end)
-{
-    struct sampled *s = arg;
-    bool floating = s->out->dtype != TRN_INT32 && s->out->dtype != TRN_INT64;
-    for (int64_t i = begin; i < end; i++) {
-        doubles d = doubles_at(s, i);
-        int64_t p = i / s->per_param;
-        double rate = real_at(s->param, p), x;
-        if (isinf(rate) && rate > 0) {
-            x = floating ? INFINITY : 0;
-        } else if (isnan(x = poisson_one(&d, rate, s->highest))) {
-            atomic_store_explicit(&s->failed, true, memory_order_relaxed);
-            return;
-        }
-        put_real(s->out, (i % s->per_param) * s->param->count + p, x);
-    }
-}
-
-/* Output shape is input 0's value followed by the parameters' shape: one sample of every parameter per position. */
-static trn_err sample(trn_kctx *k, void (*piece)(void *, int64_t, int64_t))
-{
-    const trn_tensor *param = trn_in(k, 1);
-    trn_shape shape;
-    TRN_TRY(trn_shape_from(&shape, trn_in(k, 0), false));
-    struct sampled s = {.param = param};
-    TRN_TRY(trn_shape_count(&s.per_param, &shape));
-    TRN_CHECK_ARG(shape.rank + param->shape.rank <= TRN_MAX_RANK, "the output would have more than %d dimensions", TRN_MAX_RANK);
-    memcpy(shape.dim + shape.rank, param->shape.dim, sizeof(int64_t) * (size_t)param->shape.rank);
-    shape.rank += param->shape.rank;
-    TRN_TRY(trn_out_new(&s.out, k, 0, k->node->out_types[0], &shape));
-    if (s.out->count == 0)
-        return TRN_OK;
-    s.gen = trn_random_reserve(k, (uint64_t)s.out->count * RESERVED);
-    switch (s.out->dtype) {
-    case TRN_HALF: s.highest = 65504; break;
-    case TRN_FLOAT: s.highest = 0x1.fffffep127; break;
-    case TRN_DOUBLE: s.highest = 0x1.fffffffffffffp1023; break;
-    case TRN_INT32: s.highest = INT32_MAX; break;
-    default: s.highest = 0x1p63; break;
-    }
-    trn_k_for(k, s.out->count, 1024, piece, &s);
-    TRN_CHECK_ARG(!atomic_load(&s.failed), "a rate is not a number, or too large for samples of dtype %s", trn_dtype_name(s.out->dtype));
-    return TRN_OK;
-}
-
-static trn_err random_gamma(trn_kctx *k) { return sample(k, gamma_piece); }
-static trn_err random_poisson(trn_kctx *k) { return sample(k, poisson_piece); }
 
 /* clang-format off */
 #define SEEDS "seed:int=0, seed2:int=0"
@@ -824,14 +635,6 @@ const trn_op trn_ops_random[] = {
     {"RandomShuffle", "value:T -> output:T; " SEEDS ", T:any", trn_sh_same, random_shuffle, OWN_GENERATOR},
     {"Multinomial", "logits:T, num_samples:i32 -> output:output_dtype; " SEEDS ", T:float, output_dtype:i32|i64=i64", sh_multinomial,
      multinomial, OWN_GENERATOR},
-    {"RandomGamma", "shape:S, alpha:T -> output:T; " SEEDS ", S:i32|i64, T:f16|f32|f64", sh_from_input_and_params, random_gamma,
-     OWN_GENERATOR},
-    {"RandomPoisson", "shape:S, rate:dtype -> output:dtype; " SEEDS ", S:i32|i64, dtype:f16|f32|f64", sh_from_input_and_params,
-     random_poisson, OWN_GENERATOR},
-    {"RandomPoissonV2",
-     "shape:S, rate:R -> output:dtype; " SEEDS ", S:i32|i64, R:f16|f32|f64|i32|i64=f64, dtype:f16|f32|f64|i32|i64=i64",
-     sh_from_input_and_params, random_poisson, OWN_GENERATOR},
-
     {"StatelessRandomUniform", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", trn_sh_in0_shape,
      stateless_uniform, 0},
     {"StatelessRandomNormal", "shape:T, seed:Tseed -> output:dtype; dtype:float=f32, T:i32|i64=i32, Tseed:i32|i64=i64", trn_sh_in0_shape,

@@ -1,4 +1,4 @@
-/* What the random families share: a node's own generator, normals from samples. */
+/* What the random families share: generators of nodes, of seeds and of variables; filling a tensor; normals from samples. */
 #ifndef TRN_OPS_RANDOM_H
 #define TRN_OPS_RANDOM_H
 
@@ -12,6 +12,21 @@ trn_err trn_random_init(trn_kinit *ki);
 void trn_random_fini(void *state);
 /* This run's share: the generator as it stands; the node's own moves on by `blocks`. */
 trn_philox trn_random_reserve(trn_kctx *k, uint64_t blocks);
+
+/* The generator of a stateless op: from its seed, or from inputs key, counter and alg at `at`. */
+trn_err trn_random_seeded(trn_philox *out, const trn_tensor *seed) TRN_MUST_USE;
+trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at) TRN_MUST_USE;
+/* The generator in variable input 0, which moves on by what is reserved for so many outputs. Input 1 says the algorithm. */
+trn_err trn_random_of_variable(trn_philox *out, trn_kctx *k, uint64_t outputs) TRN_MUST_USE;
+
+/* Fills t. UNIFORM_INT: lo … lo + range - 1. */
+typedef enum trn_random_dist { TRN_RANDOM_UNIFORM, TRN_RANDOM_NORMAL, TRN_RANDOM_TRUNCATED, TRN_RANDOM_UNIFORM_INT, TRN_RANDOM_FULL_INT } trn_random_dist;
+void trn_random_fill(trn_kctx *k, trn_tensor *t, trn_philox gen, trn_random_dist kind, uint64_t lo, uint64_t range);
+/* Inputs minval and maxval at `at` and behind it. */
+trn_err trn_random_int_range(uint64_t *lo, uint64_t *range, const trn_kctx *k, int at) TRN_MUST_USE;
+double trn_random_real(const trn_tensor *t, int64_t i);
+
+enum { TRN_RANDOM_RESERVED = 256 }; /* blocks that TensorFlow sets aside per output */
 
 /* Two normals from two samples, in TensorFlow's mixture of precisions. */
 static inline void trn_box_muller_f32(uint32_t x0, uint32_t x1, float *f0, float *f1)

@@ -427,6 +427,9 @@ def references():
 def gamma_samples():
     a = tf.get_variable("a", initializer=tf.constant([[0.4, 1.5, 7.0]]), use_resource=True)
     x = tf.random.gamma([2, 4], a, seed=5)
+    for y in (tf.raw_ops.StatelessRandomGammaV2(shape=[2, 4, 1, 3], seed=[5, 6], alpha=a),
+              tf.raw_ops.StatelessRandomGammaV3(shape=[2, 4, 1, 3], key=np.array([5], np.uint64), counter=np.array([6, 7], np.uint64), alg=1, alpha=a)):
+        x += y
     return [tf.reduce_sum(tf.square(x) * tf.constant(data(2, 4, 1, 3)))], [a], None
 
 

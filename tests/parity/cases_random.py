@@ -70,3 +70,40 @@ def cases_stateless(rng, quick):
     full = np.array([(1 << 64) - 3, 5], np.uint64)
     yield C("StatelessRandomUniformFullIntV2", [shape((400,)), np.array([9], np.uint64), full, np.int32(1)], dtype=tf.uint32, tol=0)
     yield C("StatelessRandomUniformV2", [shape((3,)), np.array([9], np.uint64), full, np.int32(7)], dtype=tf.float32)
+
+
+def cases_distributions(rng, quick):
+    seed, key, counter = np.array([5, -6]), np.array([7], np.uint64), np.array([8, 9], np.uint64)
+    for s in ((5,), (4, 5), (300, 5), (0, 5), (5, 4), ()):
+        alpha = np.array([0.1, 0.5, 1, 1.5, 40])
+        for t, tol in ((np.float16, 2e-3), (np.float32, 2e-7), (np.float64, 1e-14)):
+            yield C("StatelessRandomGammaV2", [shape(s), seed, alpha.astype(t)], tol=tol)
+            yield C("StatelessRandomGammaV3", [shape(s, np.int64), key, counter, np.int32(1), alpha.astype(t)], tol=tol)
+            for o in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64):
+                yield C("StatelessRandomPoisson", [shape(s), seed, (alpha * 3).astype(t)], dtype=o, tol=0)
+                for n in (1, 7, 400):
+                    yield C("StatelessRandomBinomial", [shape(s), seed, np.array(n, t), np.array([0.01, 0.3, 0.5, 0.8, 1], t)], dtype=o, tol=0)
+        yield C("StatelessRandomPoisson", [shape(s), seed, np.array([1, 2, 30, 4, 5])], dtype=tf.int64, tol=0)
+    counts, probs = np.array([[10.0], [200.0], [-3.0]]), np.array([0, 0.2, 0.7, 1.5])
+    yield C("StatelessRandomBinomial", [shape((50, 3, 4)), seed, counts, probs], dtype=tf.int64, tol=0)
+    yield C("StatelessRandomBinomial", [shape((50, 3, 4), np.int64), np.array([5, 6], np.int32), probs, counts], dtype=tf.float64, tol=0)
+    yield C("StatelessRandomBinomial", [shape((3, 5)), seed, counts, probs], dtype=tf.int64)
+    yield C("StatelessRandomBinomial", [shape((4,)), np.array([1, 2, 3]), np.array(2.0), probs], dtype=tf.int64)
+    yield C("StatelessRandomBinomial", [shape((4,)), seed, np.ones(3), probs], dtype=tf.int64)
+    yield C("StatelessRandomGammaV3", [shape((5,)), key, counter, np.int32(9), np.ones(5)])
+
+
+def cases_index_shuffle(rng, quick):
+    for t in (np.int32, np.int64, np.uint32, np.uint64):
+        for most in (1, 2, 3, 100, 65535, 65536, 1000000, 2**31 - 1) + ((2**40, 2**62) if np.dtype(t).itemsize == 8 else ()):
+            for st in (np.int32, np.int64, np.uint32, np.uint64):
+                seed = rng.randint(0, 1 << 31, 3).astype(st)
+                yield C("RandomIndexShuffle", [np.array(most // 2, t), seed, np.array(most, t)])
+            index = (rng.randint(0, 1 << 31, 7) % (most + 1)).astype(t)
+            yield C("RandomIndexShuffle", [index, seed, np.array(most, t)], rounds=8)
+            yield C("RandomIndexShuffle", [index, rng.randint(-9, 9, (7, 3)), np.full(7, most, t)])
+    ix, seed = np.arange(5), np.arange(3)
+    yield C("RandomIndexShuffle", [ix, np.arange(4), np.array(9)])
+    yield C("RandomIndexShuffle", [ix, np.ones((4, 3), np.int64), np.array(9)])
+    yield C("RandomIndexShuffle", [ix, seed, np.array([9, 9])])
+    yield C("RandomIndexShuffle", [ix.reshape(5, 1), seed, np.array(9)])

@@ -486,7 +486,8 @@ static trn_err get_alg(trn_kctx *k)
 
 /* ---- shuffling, sampling -------------------------------------------------------------------------------------- */
 
-static trn_err random_shuffle(trn_kctx *k)
+/* NULL: the node's own generator. */
+static trn_err shuffle(trn_kctx *k, const trn_philox *gen)
 {
     const trn_tensor *in = trn_in(k, 0);
     int64_t rows = in->shape.rank > 0 ? in->shape.dim[0] : 1;
@@ -495,7 +496,7 @@ static trn_err random_shuffle(trn_kctx *k)
         return TRN_OK;
     }
     TRN_CHECK_ARG(rows <= UINT32_MAX, "%lld rows are too many to shuffle", (long long)rows);
-    trn_philox1 rng = trn_philox1_of(trn_random_reserve(k, (uint64_t)(rows - 1 + 3) / 4));
+    trn_philox1 rng = trn_philox1_of(gen ? *gen : trn_random_reserve(k, (uint64_t)(rows - 1 + 3) / 4));
     uint32_t *order = malloc((size_t)rows * sizeof *order);
     if (!order)
         return trn_err_oom();
@@ -519,6 +520,14 @@ static trn_err random_shuffle(trn_kctx *k)
             err = trn_tensor_copy_elems(out, i * per, in, order[i] * per, per);
     free(order);
     return err;
+}
+
+static trn_err random_shuffle(trn_kctx *k) { return shuffle(k, NULL); }
+static trn_err stateless_shuffle(trn_kctx *k)
+{
+    trn_philox gen;
+    TRN_TRY(trn_random_keyed(&gen, k, 1));
+    return shuffle(k, &gen);
 }
 
 double trn_random_real(const trn_tensor *t, int64_t i)
@@ -667,6 +676,7 @@ const trn_op trn_ops_random[] = {
     {"StatelessRandomGetKeyCounterAlg", "seed:Tseed -> key:u64, counter:u64, alg:i32; Tseed:i32|i64=i64", sh_key_counter, get_key_counter,
      TRN_OP_CHEAP},
     {"StatelessRandomGetAlg", "-> alg:i32", trn_sh_scalar, get_alg, TRN_OP_STATEFUL | TRN_OP_CHEAP},
+    {"StatelessShuffle", "value:T, key:u64, counter:u64, alg:i32 -> output:T; T:any", trn_sh_same, stateless_shuffle, 0},
     {"StatelessMultinomial",
      "logits:T, num_samples:i32, seed:Tseed -> output:output_dtype; T:float, Tseed:i32|i64=i64, output_dtype:i32|i64=i64", sh_multinomial,
      stateless_multinomial, 0},

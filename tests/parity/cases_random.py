@@ -61,9 +61,13 @@ def cases_stateless(rng, quick):
         for dtype in (tf.int32, tf.int64, tf.uint32, tf.uint64):
             yield C("StatelessRandomUniformFullInt", [shape(s), seed], dtype=dtype, tol=0)
             yield C("StatelessRandomUniformFullIntV2", [shape(s), key, counter, np.int32(1)], dtype=dtype, tol=0)
+        for t in (np.float32, np.int64, np.bool_):
+            yield C("StatelessShuffle", [rand(rng, t, s), key, counter, np.int32(1)])
         for op in ("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg"):
             yield C(op, [seed])
         yield C("StatelessMultinomial", [rand(rng, np.float64, (4, 6)), np.int32(9), seed], tol=0)
+    yield C("StatelessShuffle", [np.array([b"a", b"bc", b"", b"d"], object), key, counter, np.int32(3)])
+    yield C("StatelessShuffle", [np.arange(4), key, counter, np.int32(7)])
     yield C("StatelessRandomGetAlg", [])
     yield C("StatelessRandomUniform", [shape((3,)), np.array([1, 2, 3])], dtype=tf.float32)
     # A counter about to run over, and an algorithm that is not there.

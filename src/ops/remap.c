@@ -72,7 +72,7 @@ static trn_err vocabulary(lines *out, trn_kctx *k, int input, int64_t limit, con
     TRN_CHECK_ARG(p && n && !memchr(p, 0, n), "%s vocab filename cannot be empty or hold a zero byte", what);
     char *path = trn_xstrndup(p, n);
     trn_err err = trn_k_check_path(k, path);
-    FILE *f = err ? NULL : fopen(path, "rbe");
+    FILE *f = err ? NULL : fopen(trn_local_path(path), "rbe");
     if (!err && !f)
         err = trn_err_errno(errno, "%s", path);
     if (!err)

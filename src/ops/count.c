@@ -220,10 +220,10 @@ static trn_err nth_element(trn_kctx *k)
     TRN_CHECK_ARG(trn_is_scalar(nt), "N must be scalar but has rank %d", nt->shape.rank);
     int64_t n = TRN_DATA(nt, int32_t)[0];
     TRN_CHECK_ARG(n >= 0, "n must be non-negative but is %lld", (long long)n);
-    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be >= 1-D, got rank 0");
+    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be at least rank 1 but is rank 0");
     trn_shape s = x->shape;
     int64_t len = s.dim[--s.rank];
-    TRN_CHECK_ARG(n < len, "Input must have at least n+1=%lld columns", (long long)(n + 1));
+    TRN_CHECK_ARG(n < len, "Input must have last dimension > n = %lld", (long long)n);
     if (trn_attr_bool(k->node, "reverse"))
         n = len - n - 1;
     trn_tensor *y;
@@ -284,7 +284,7 @@ static trn_err unravel(trn_kctx *k)
     for (int64_t d = 0; d < r; d++) {
         int64_t n = trn_int_at(dims, d);
         TRN_CHECK_ARG(n != 0, "Input dims cannot contain a dim of zero, but dims contains zero at %lld", (long long)d);
-        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total), "Input dims product is causing integer overflow");
+        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total) && (dims->dtype == TRN_INT64 || total == (int32_t)total), "Input dims product is causing integer overflow");
     }
     trn_shape s = x->shape.rank ? trn_shape_of(2, r, x->count) : trn_shape_vector(r);
     trn_tensor *y;

@@ -136,6 +136,7 @@ static trn_err to_dense(trn_kctx *k)
                   trn_shape_text(text, &ix->shape));
     int64_t n = ix->shape.rank ? ix->shape.dim[0] : 1, rank = ix->shape.rank == 2 ? ix->shape.dim[1] : 1;
     trn_shape s;
+    TRN_CHECK_ARG(trn_is_vector(shape), "output_shape must be rank 1, got shape %s", trn_shape_text(text, &shape->shape));
     TRN_TRY(trn_sparse_shape(&s, shape, "output_shape"));
     TRN_CHECK_ARG(s.rank == rank, "output_shape has incorrect number of elements: %d should be: %lld", s.rank,
                   (long long)rank);

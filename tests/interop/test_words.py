@@ -15,6 +15,11 @@ def i64(*x):
     return tf.constant(x, tf.int64)
 
 
+def fed(x):
+    """What shape inference cannot see."""
+    return tf1.placeholder_with_default(tf.constant(x), None)
+
+
 def dense_table(**kw):
     return raw.MutableDenseHashTableV2(**{**dict(empty_key=tf.constant(0, tf.int64), deleted_key=tf.constant(-1, tf.int64), value_dtype=tf.int64), **kw})
 
@@ -81,6 +86,16 @@ CASES = [
     (lambda: raw.DeserializeSparse(serialized_sparse=["a", "b", "c"], dtype=tf.int32)[0], "Could not parse serialized proto"),
     (lambda: split([0, 0], [1, 10]), "out of bounds"),
     (lambda: split([0, 0], [-1, 2]), "out of bounds"),
+    (lambda: raw.NthElement(input=fed(5), n=0), "at least rank 1 but is rank 0"),
+    (lambda: raw.NthElement(input=[[0.1, 0.2]], n=fed(2)), "must have last dimension > n = 2"),
+    (lambda: tf.concat([fed([2]), fed(3)], fed(0)), r"Can't concatenate scalars \(use tf.stack instead\)"),
+    (lambda: tf.concat([fed(2), fed([3])], fed(0)), r"Can't concatenate scalars \(use tf.stack instead\)"),
+    (lambda: tf.tile([7], fed(2)), "Expected multiples to be 1-D"),
+    (lambda: raw.SparseToDense(sparse_indices=fed(1), output_shape=fed(4), sparse_values=7, default_value=0), "output_shape must be rank 1"),
+    (lambda: tf.unravel_index(fed(5), [0x10000000, 0x10000000]), "Input dims product is causing integer overflow"),
+    (lambda: raw.InplaceUpdate(x=[[1.]], i=[0, 1], v=[[10.]]), "i and x shape doesn't match"),
+    (lambda: raw.AsString(input=[1], shortest=True), "scientific and shortest"),
+    (lambda: raw.AsString(input=[1.0], fill="ab"), "Fill string must be one or fewer"),
     (sparse_map, r"Inconsistent rank across SparseTensors: rank prior to SparseTensor\[1\] was: 3 but rank of SparseTensor\[1\] is: 4"),
 ]
 

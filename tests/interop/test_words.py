@@ -96,6 +96,7 @@ CASES = [
     (lambda: raw.InplaceUpdate(x=[[1.]], i=[0, 1], v=[[10.]]), "i and x shape doesn't match"),
     (lambda: raw.AsString(input=[1], shortest=True), "scientific and shortest"),
     (lambda: raw.AsString(input=[1.0], fill="ab"), "Fill string must be one or fewer"),
+    (lambda: raw.GuaranteeConst(input=raw.VarHandleOp(dtype=tf.float32, shape=[])), "cannot be a resource variable"),
     (sparse_map, r"Inconsistent rank across SparseTensors: rank prior to SparseTensor\[1\] was: 3 but rank of SparseTensor\[1\] is: 4"),
 ]
 

@@ -57,6 +57,12 @@ char *trn_xstrdup(const char *s);
 char *trn_xstrndup(const char *s, size_t n);
 char *trn_xasprintf(const char *fmt, ...) TRN_PRINTF(1, 2);
 
+/* Names of files may be URIs; errors and results keep them as they came, and what is given to the system is the path in them: "/a/b" of
+ * "file:///a/b" and of "file://host/a/b", "/" of "file://", all of what is no URI. Points into the name, but for "/". */
+const char *trn_local_path(const char *name);
+/* UNIMPLEMENTED for URIs of other kinds ("gs://…"): there are only local files. */
+trn_err trn_check_scheme(const char *name) TRN_MUST_USE;
+
 /* Bump allocator; freed as a whole. Not thread-safe: one owner at a time. */
 typedef struct trn_arena trn_arena;
 trn_arena *trn_arena_new(void);

@@ -84,7 +84,7 @@ static trn_err write_index(const char *prefix, const trn_bundle_header *h, const
 static trn_err remove_index(const char *prefix)
 {
     char *path = trn_bundle_index_name(prefix);
-    trn_err err = unlink(path) && errno != ENOENT ? trn_err_errno(errno, "removing %s", path) : TRN_OK;
+    trn_err err = unlink(trn_local_path(path)) && errno != ENOENT ? trn_err_errno(errno, "removing %s", path) : TRN_OK;
     free(path);
     return err;
 }
@@ -331,7 +331,7 @@ static trn_err merge_all(merging *m, const char *const *prefixes, int n, const c
     TRN_TRY(remove_index(to));
     for (int i = 0; i < m->n_files; i++) {
         char *name = trn_bundle_data_name(to, i, m->n_files);
-        trn_err err = rename(m->file[i], name) ? trn_err_errno(errno, "renaming %s to %s", m->file[i], name) : TRN_OK;
+        trn_err err = rename(trn_local_path(m->file[i]), trn_local_path(name)) ? trn_err_errno(errno, "renaming %s to %s", m->file[i], name) : TRN_OK;
         free(name);
         TRN_TRY(err);
     }

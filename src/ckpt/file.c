@@ -16,6 +16,7 @@
 trn_err trn_outfile_open(trn_outfile *f, const char *path)
 {
     *f = (trn_outfile){.fd = -1};
+    path = trn_local_path(path);
     char *tmp = trn_xasprintf("%s.tempstate%" PRIu64, path, trn_random64());
     int fd = TRN_FAULT("ckpt.open") ? (errno = EIO, -1) : open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -123,7 +124,7 @@ void trn_outfile_abort(trn_outfile *f)
 
 trn_err trn_infile_open(trn_infile *f, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(trn_local_path(path), O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0)
         return trn_err_errno(errno, "%s", path);
@@ -183,7 +184,7 @@ trn_err trn_infile_read(trn_infile *f, uint64_t at, void *out, size_t n)
 
 /* ---- names ---------------------------------------------------------------------------------------------------- */
 
-bool trn_path_exists(const char *path) { return access(path, F_OK) == 0; }
+bool trn_path_exists(const char *path) { return access(trn_local_path(path), F_OK) == 0; }
 
 char *trn_path_dir(const char *path)
 {
@@ -195,7 +196,7 @@ char *trn_path_dir(const char *path)
 
 trn_err trn_path_mkdir(const char *path)
 {
-    return mkdir(path, 0777) && errno != EEXIST ? trn_err_errno(errno, "%s", path) : TRN_OK;
+    return mkdir(trn_local_path(path), 0777) && errno != EEXIST ? trn_err_errno(errno, "%s", path) : TRN_OK;
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -203,7 +204,9 @@ static int by_name(const void *a, const void *b) { return strcmp(*(char *const *
 trn_err trn_path_glob(char ***out, int *n, const char *pattern)
 {
     glob_t g = {0};
-    int rc = glob(pattern, GLOB_NOSORT | GLOB_PERIOD, NULL, &g);
+    const char *local = trn_local_path(pattern);
+    int front = strcmp(local, "/") == 0 ? 0 : (int)(local - pattern); /* "file://", which results keep */
+    int rc = glob(local, GLOB_NOSORT | GLOB_PERIOD, NULL, &g);
     if (rc && rc != GLOB_NOMATCH) {
         globfree(&g);
         return rc == GLOB_NOSPACE ? trn_err_oom() : trn_errorf(TRN_UNKNOWN, "%s: the folder cannot be read", pattern);
@@ -214,7 +217,7 @@ trn_err trn_path_glob(char ***out, int *n, const char *pattern)
         const char *p = g.gl_pathv[i], *last = strrchr(p, '/');
         last = last ? last + 1 : p;
         if (strcmp(last, ".") != 0 && strcmp(last, "..") != 0)
-            TRN_PUSH(v, count, cap, trn_xstrdup(p));
+            TRN_PUSH(v, count, cap, trn_xasprintf("%.*s%s", front, pattern, p));
     }
     globfree(&g);
     if (count)

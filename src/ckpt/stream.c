@@ -60,7 +60,7 @@ static trn_err start(trn_stream *s)
 
 trn_err trn_stream_open(trn_stream **out, const char *path, trn_compression c, size_t chunk)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(trn_local_path(path), O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return trn_errorf(errno == ENOENT ? TRN_NOT_FOUND : errno == EACCES ? TRN_PERMISSION_DENIED : TRN_UNKNOWN, "%s; %s", path, strerror(errno));
     struct stat st = {0};

@@ -46,9 +46,10 @@ static bool inside(const char *path, const char *dir)
 
 trn_err trn_exec__check_path(const trn_exec_env *env, const char *path)
 {
+    TRN_TRY(trn_check_scheme(path));
     if (!env || env->n_allow_paths == 0)
         return TRN_OK;
-    char *real = resolve(path);
+    char *real = resolve(trn_local_path(path)); /* what will be opened */
     bool ok = false;
     for (int i = 0; real && !ok && i < env->n_allow_paths; i++) {
         char *dir = resolve(env->allow_paths[i]);

@@ -272,7 +272,9 @@ static trn_err k_range(trn_kctx *k)
         uint64_t span = step > 0 ? (uint64_t)to - (uint64_t)from : (uint64_t)from - (uint64_t)to;
         uint64_t by = step > 0 ? (uint64_t)step : (uint64_t)0 - (uint64_t)step;
         uint64_t n = span / by + (span % by != 0);
-        TRN_CHECK_ARG(n <= UINT64_C(1) << 62, "Requires a size that fits: (limit - start) / delta is %llu", (unsigned long long)n);
+        TRN_CHECK_ARG(n <= INT64_MAX, "Requires a size that fits: (limit - start) / delta is %llu", (unsigned long long)n);
+        if (n > (uint64_t)INT64_MAX / 16) /* as for all that no memory holds */
+            return trn_errorf(TRN_RESOURCE_EXHAUSTED, "a range of %llu elements", (unsigned long long)n);
         s.dim[0] = (int64_t)n;
         TRN_TRY(trn_out_new(&y, k, 0, a->dtype, &s));
         for (int64_t i = 0; i < y->count; i++)
@@ -434,6 +436,8 @@ static trn_err concat(trn_kctx *k, const trn_tensor *dim, int first, int n)
     const trn_tensor *x = trn_in(k, first);
     int64_t axis = trn_int_at(dim, 0), rank = x->shape.rank;
     char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+    for (int i = 0; i < n; i++)
+        TRN_CHECK_ARG(trn_in(k, first + i)->shape.rank > 0, "ConcatOp : Can't concatenate scalars (use tf.stack instead)");
     TRN_CHECK_ARG(axis >= -rank && axis < rank, "ConcatOp : Expected concatenating dimensions in the range [%lld, %lld), but got %lld",
                   -(long long)rank, (long long)rank, (long long)axis);
     axis += axis < 0 ? rank : 0;

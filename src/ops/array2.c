@@ -149,7 +149,8 @@ static trn_err k_reverse_sequence(trn_kctx *k)
 static trn_err k_tile(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0), *m = trn_in(k, 1);
-    TRN_CHECK_ARG(trn_is_vector(m) && m->count == x->shape.rank, "Expected multiples to be a vector of length %d", x->shape.rank);
+    TRN_CHECK_ARG(trn_is_vector(m), "Expected multiples to be 1-D, not of rank %d", m->shape.rank);
+    TRN_CHECK_ARG(m->count == x->shape.rank, "Expected multiples to be a vector of length %d", x->shape.rank);
     trn_shape s = {.rank = x->shape.rank};
     int64_t stride[TRN_MAX_RANK], out_stride[TRN_MAX_RANK];
     bool same = true;

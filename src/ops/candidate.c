@@ -232,7 +232,7 @@ static trn_err load_weights(sampler *s, trn_kctx *k)
         return TRN_OK;
     }
     TRN_TRY(trn_k_check_path(k, path));
-    FILE *f = fopen(path, "rbe");
+    FILE *f = fopen(trn_local_path(path), "rbe");
     if (!f)
         return trn_err_errno(errno, "%s", path);
     trn_err err = read_vocabulary(s, n, path, f);

@@ -244,7 +244,7 @@ static trn_err merge_prefixes(trn_kctx *k, char **prefix, int n, const char *to)
     for (int i = 0; i < n; i++) {
         char *dir = trn_path_dir(prefix[i]);
         if (strcmp(dir, keep) != 0)
-            (void)rmdir(dir); /* only when it is empty */
+            (void)rmdir(trn_local_path(dir)); /* only when it is empty */
         free(dir);
     }
     free(keep);
@@ -452,7 +452,9 @@ static trn_err matching(trn_kctx *k, char ***out, int *n_out)
         char *pattern, **found = NULL;
         int n = 0;
         TRN_TRY(path_at(&pattern, in, i));
-        trn_err err = trn_path_glob(&found, &n, pattern);
+        trn_err err = trn_check_scheme(pattern);
+        if (!err)
+            err = trn_path_glob(&found, &n, pattern);
         free(pattern);
         for (int j = 0; j < n; j++) {
             if (!err)

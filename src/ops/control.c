@@ -267,7 +267,7 @@ static trn_err print(trn_kctx *k)
 static trn_err print_to_file(trn_kctx *k, const char *path, const trn_sb *s)
 {
     TRN_TRY(trn_k_check_path(k, path));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = open(trn_local_path(path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return trn_err_errno(errno, "%s", path);
     say(fd, s->p, s->n);

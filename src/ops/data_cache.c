@@ -33,7 +33,7 @@ static void filed_free(trn_ds *d) { free(((filed *)d)->path); }
 static void unlock_file(filed_it *it)
 {
     if (it->lock)
-        unlink(it->lock);
+        unlink(trn_local_path(it->lock));
     free(it->lock);
     it->lock = NULL;
 }
@@ -53,7 +53,7 @@ static trn_err lock_file(filed_it *it, const char *path)
 {
     trn_sb s = {0};
     trn_sb_addf(&s, "%s_0.lockfile", path);
-    int fd = open(s.p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int fd = open(trn_local_path(s.p), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     trn_err err = TRN_OK;
     if (fd < 0)
         err = errno == EEXIST ? trn_errorf(TRN_ALREADY_EXISTS, "There appears to be a concurrent caching iterator running - cache lockfile already exists ('%s'). If you are sure no other "
@@ -74,7 +74,7 @@ static trn_err begin(filed_it *it)
     const char *path = ((filed *)it->it.d)->path;
     TRN_TRY(trn_host_check_path(&it->it.root->host, path));
     char *index = trn_bundle_index_name(path);
-    bool there = access(index, F_OK) == 0;
+    bool there = access(trn_local_path(index), F_OK) == 0;
     free(index);
     if (there) {
         TRN_TRY(trn_bundle_open(&it->in, path));

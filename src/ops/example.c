@@ -230,14 +230,15 @@ static trn_err check_number(const parser *p, const col *c, int64_t got)
 {
     if (c->kind == DENSE ? got == c->stride : c->kind != PADDED || (c->stride ? got % c->stride : got) == 0)
         return TRN_OK;
-    char text[TRN_SHAPE_TEXT + 160], shape[TRN_SHAPE_TEXT];
+    char text[TRN_SHAPE_TEXT + 200], shape[TRN_SHAPE_TEXT];
+    const char *also = p->batch || p->sequence ? "" : "Can't parse serialized Example. "; /* all that TensorFlow says of a single one */
     const char *type = c->type == TRN_STRING ? "bytes" : trn_dtype_name(c->type);
     if (c->kind == DENSE)
-        snprintf(text, sizeof text, "Number of %s values != expected.  %calues size: %" PRId64 " but output shape: %s", type, p->sequence ? 'v' : 'V', got,
+        snprintf(text, sizeof text, "%sNumber of %s values != expected.  %calues size: %" PRId64 " but output shape: %s", also, type, p->sequence ? 'v' : 'V', got,
                  trn_shape_text(shape, &c->shape));
     else
-        snprintf(text, sizeof text, "Number of %s values is not a multiple of stride length. Saw %" PRId64 " values but output shape is: %s",
-                 type, got, trn_shape_text(shape, &c->shape));
+        snprintf(text, sizeof text, "%sNumber of %s values is not a multiple of stride length. Saw %" PRId64 " values but output shape is: %s",
+                 also, type, got, trn_shape_text(shape, &c->shape));
     return bad_feature(p, c, text);
 }
 

@@ -15,7 +15,7 @@ static trn_err rows(trn_kctx *k, bool put, trn_accum_op op)
     for (int i = 1; i < x->shape.rank; i++)
         TRN_CHECK_ARG(x->shape.dim[i] == v->shape.dim[i], "x and v shape doesn't match at index %d: %s vs. %s", i, trn_shape_text(a, &x->shape),
                       trn_shape_text(b, &v->shape));
-    TRN_CHECK_ARG(at->count == v->shape.dim[0], "i and v shape doesn't match at index 0: %s vs. %s", trn_shape_text(a, &at->shape),
+    TRN_CHECK_ARG(at->count == v->shape.dim[0], "i and x shape doesn't match at index 0: %s vs. %s", trn_shape_text(a, &at->shape),
                   trn_shape_text(b, &v->shape));
     TRN_CHECK_ARG(put || trn_accum_has(op, x->dtype), "there is no arithmetic on %s", trn_dtype_name(x->dtype));
     trn_tensor *y;

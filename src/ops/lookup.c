@@ -357,7 +357,7 @@ static trn_err read_file(trn_kctx *k, trn_table *t, const char *path)
     TRN_TRY(check_column(&c[0], "key"));
     TRN_TRY(check_column(&c[1], "value"));
     TRN_TRY(trn_k_check_path(k, path));
-    FILE *f = fopen(path, "rbe");
+    FILE *f = fopen(trn_local_path(path), "rbe");
     if (!f)
         return trn_err_errno(errno, "%s", path);
     trn_err err = trn_table_is_set(t) ? TRN_OK : read_lines(c, n, path, f);

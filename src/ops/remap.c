@@ -72,7 +72,7 @@ static trn_err vocabulary(lines *out, trn_kctx *k, int input, int64_t limit, con
     TRN_CHECK_ARG(p && n && !memchr(p, 0, n), "%s vocab filename cannot be empty or hold a zero byte", what);
     char *path = trn_xstrndup(p, n);
     trn_err err = trn_k_check_path(k, path);
-    FILE *f = err ? NULL : fopen(path, "rbe");
+    FILE *f = err ? NULL : fopen(trn_local_path(path), "rbe");
     if (!err && !f)
         err = trn_err_errno(errno, "%s", path);
     if (!err)
@@ -210,7 +210,10 @@ static trn_err load_and_remap(trn_kctx *k)
 {
     const trn_tensor *path = trn_in(k, 0), *name = trn_in(k, 1), *rows = trn_in(k, 2), *cols = trn_in(k, 3);
     int64_t n_rows = trn_attr_int(k->node, "num_rows"), n_cols = trn_attr_int(k->node, "num_cols");
-    TRN_CHECK_ARG(trn_is_vector(rows) && trn_is_vector(cols), "row_remapping and col_remapping must be 1-D");
+    char text[TRN_SHAPE_TEXT];
+    for (int i = 2; i < 4; i++)
+        TRN_CHECK_ARG(trn_is_vector(trn_in(k, i)), "The %s_remapping tensor must be 1-D, not of shape %s", i == 2 ? "row" : "col",
+                      trn_shape_text(text, &trn_in(k, i)->shape));
     TRN_CHECK_ARG(rows->count == n_rows, "Size of row_remapping is %" PRId64 " instead of being equal to num_rows=%" PRId64, rows->count, n_rows);
     TRN_TRY(check_once(rows, -1, "row"));
     TRN_CHECK_ARG(!cols->count || cols->count == n_cols, "Provided col_remapping, but its size is %" PRId64 " instead of being equal to num_cols=%" PRId64,

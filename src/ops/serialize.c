@@ -139,7 +139,7 @@ static trn_err get(trn_tensor **out, const trn_tensor *in, int64_t i)
 {
     if (in->dtype == TRN_STRING) {
         trn_err err = unpack(out, &TRN_DATA(in, trn_str)[i]);
-        return err ? trn_err_wrap(err, "Could not parse serialized_sparse[%lld, %d]", (long long)i / 3, (int)(i % 3)) : TRN_OK;
+        return err ? trn_err_wrap(err, "Could not parse serialized proto serialized_sparse[%lld, %d]", (long long)i / 3, (int)(i % 3)) : TRN_OK;
     }
     trn_variant *v = ((trn_variant *const *)in->data)[i];
     TRN_CHECK_ARG(v && v->type == &boxed_type, "Could not get a tensor from serialized_sparse[%lld, %d]", (long long)i / 3, (int)(i % 3));

@@ -136,6 +136,7 @@ static trn_err to_dense(trn_kctx *k)
                   trn_shape_text(text, &ix->shape));
     int64_t n = ix->shape.rank ? ix->shape.dim[0] : 1, rank = ix->shape.rank == 2 ? ix->shape.dim[1] : 1;
     trn_shape s;
+    TRN_CHECK_ARG(trn_is_vector(shape), "output_shape must be rank 1, got shape %s", trn_shape_text(text, &shape->shape));
     TRN_TRY(trn_sparse_shape(&s, shape, "output_shape"));
     TRN_CHECK_ARG(s.rank == rank, "output_shape has incorrect number of elements: %d should be: %lld", s.rank,
                   (long long)rank);
@@ -419,12 +420,8 @@ static int64_t piece_of(int64_t *inside, int64_t v, int64_t size, int64_t n)
 static trn_err split_into(trn_kctx *k, const trn_sparse *s, int dim, int64_t n, int64_t *count)
 {
     int64_t size = s->shape.dim[dim], inside;
-    for (int64_t i = 0; i < s->n; i++) {
-        int64_t v = trn_sparse_row(s, i)[dim];
-        TRN_CHECK_ARG(v >= 0 && v < size, "indices[%lld,%d] = %lld is not in [0, %lld)", (long long)i, dim,
-                      (long long)v, (long long)size);
-        count[piece_of(&inside, v, size, n)]++;
-    }
+    for (int64_t i = 0; i < s->n; i++)
+        count[piece_of(&inside, trn_sparse_row(s, i)[dim], size, n)]++;
     for (int64_t j = 0; j < n; j++) {
         trn_tensor *oi, *ov;
         trn_shape part = s->shape;
@@ -450,6 +447,7 @@ static trn_err split(trn_kctx *k)
     trn_sparse s;
     TRN_CHECK_ARG(d->count == 1, "split_dim: axis should be a scalar, or have one element");
     TRN_TRY(trn_sparse_in(&s, k, 1));
+    TRN_TRY(trn_sparse_in_bounds(&s));
     int64_t dim = TRN_DATA(d, int64_t)[0];
     dim = dim < 0 ? dim + s.rank : dim;
     TRN_CHECK_ARG(dim >= 0 && dim < s.rank, "split_dim: axis should be in range [%d, %d), got %lld", -s.rank, s.rank,

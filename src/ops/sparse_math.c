@@ -189,9 +189,11 @@ static trn_err dense_add(trn_kctx *k)
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(ix->shape.rank == 2, "Input a_indices should be a matrix but received rank %d", ix->shape.rank);
     TRN_TRY(trn_sparse_shape(&s, trn_in(k, 2), "a_shape"));
-    TRN_CHECK_ARG(trn_is_vector(v) && v->count == ix->shape.dim[0] && ix->shape.dim[1] == s.rank,
-                  "a_indices %s, a_values and a_shape %s do not agree", trn_shape_text(ta, &ix->shape),
-                  trn_shape_text(tb, &s));
+    TRN_CHECK_ARG(trn_is_vector(v), "a_values should be a vector, not of shape %s", trn_shape_text(ta, &v->shape));
+    TRN_CHECK_ARG(v->count == ix->shape.dim[0], "a_indices and a_values: Dimensions %lld and %lld are not compatible",
+                  (long long)ix->shape.dim[0], (long long)v->count);
+    TRN_CHECK_ARG(ix->shape.dim[1] == s.rank, "a_indices and a_shape: Dimensions %lld and %d are not compatible",
+                  (long long)ix->shape.dim[1], s.rank);
     TRN_CHECK_ARG(trn_shape_eq(&s, &b->shape), "Shapes of the two operands do not match: %s and %s",
                   trn_shape_text(ta, &s), trn_shape_text(tb, &b->shape));
     for (int64_t i = 0; i < v->count; i++) /* before anything is written: y may be b */

@@ -34,8 +34,8 @@ static trn_err join_shape(trn_shape *out, const trn_shape *lead, const trn_spars
     for (int64_t i = 0; i < n; i++) {
         TRN_CHECK_ARG(
             s[i].rank == s[0].rank && lead->rank + s[i].rank <= TRN_MAX_RANK,
-            "Inconsistent rank across SparseTensors: rank prior to SparseTensor[%lld] was: %d but rank of it is: %d",
-            (long long)i, s[0].rank, s[i].rank);
+            "Inconsistent rank across SparseTensors: rank prior to SparseTensor[%lld] was: %d but rank of SparseTensor[%lld] is: %d",
+            (long long)i, lead->rank + s[0].rank, (long long)i, lead->rank + s[i].rank);
         r.rank = lead->rank + s[i].rank;
         for (int d = 0; d < s[i].rank; d++)
             r.dim[lead->rank + d] = i ? TRN_MAX(r.dim[lead->rank + d], s[i].shape.dim[d]) : s[i].shape.dim[d];

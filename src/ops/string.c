@@ -249,6 +249,8 @@ static trn_err k_substr(trn_kctx *k)
                   trn_shape_text(tb, &len->shape));
     trn_bcast c;
     TRN_TRY(trn_bcast_make(&c, &x->shape, &pos->shape));
+    if (c.out.rank > 2 && pos->shape.rank > 0 && !trn_shape_eq(&x->shape, &pos->shape)) /* TensorFlow's limit: programs count on the error */
+        return trn_errorf(TRN_UNIMPLEMENTED, "Substr broadcast not implemented for %d dimensions", c.out.rank);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, TRN_STRING, &c.out));
     for (int64_t i = 0; i < y->count; i++) {
@@ -273,6 +275,24 @@ static trn_err k_substr(trn_kctx *k)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------------------------------- */
 
+/* As printf's %s does it: up to the first zero byte, cut to `precision`, then filled up to `width`. */
+static trn_err pad_strings(trn_kctx *k, const trn_tensor *x, int64_t width, int64_t precision, bool left)
+{
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, TRN_STRING, &x->shape));
+    for (int64_t i = 0; i < x->count; i++) {
+        const char *p = trn_str_p(&STR(x)[i]);
+        size_t n = strnlen(p, STR(x)[i].len);
+        n = precision >= 0 ? TRN_MIN(n, (size_t)precision) : n;
+        size_t pad = n < (size_t)width ? (size_t)width - n : 0;
+        char *to;
+        TRN_TRY(trn_str_alloc(&to, &STR_MUT(y)[i], n + pad));
+        memset(to + (left ? n : 0), ' ', pad);
+        memcpy(to + (left ? 0 : pad), p, n);
+    }
+    return TRN_OK;
+}
+
 static trn_err k_as_string(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -281,14 +301,18 @@ static trn_err k_as_string(trn_kctx *k)
     const char *fill = trn_attr_str(k->node, "fill");
     bool flt = trn_is_half(x->dtype) || x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE, cpx = x->dtype == TRN_COMPLEX64 || x->dtype == TRN_COMPLEX128;
     TRN_CHECK_ARG(!(sci && shortest), "Cannot select both scientific and shortest notation");
-    if (x->dtype == TRN_STRING) { /* as it is, whatever the format says */
+    bool str = x->dtype == TRN_STRING;
+    TRN_CHECK_ARG(flt || cpx || str || (!sci && !shortest), "scientific and shortest format not supported for datatype %s", trn_dtype_name(x->dtype));
+    TRN_CHECK_ARG(flt || cpx || str || precision < 0, "precision not supported for datatype %s", trn_dtype_name(x->dtype));
+    TRN_CHECK_ARG(strlen(fill) <= 1, "Fill string must be one or fewer characters");
+    TRN_CHECK_ARG(!*fill || strchr("0+ -#", *fill), "Fill argument not supported: \"%s\"", fill);
+    TRN_CHECK_ARG(width < 4096 && precision < 4096, "width and precision must be below 4096");
+    if (str && width > 0)
+        return pad_strings(k, x, width, precision, *fill == '-');
+    if (str) {
         trn_out_set(k, 0, trn_tensor_ref(x));
         return TRN_OK;
     }
-    TRN_CHECK_ARG(flt || cpx || (precision < 0 && !sci && !shortest), "%s not supported for datatype %s", precision >= 0 ? "precision" : sci ? "scientific format" : "shortest format",
-                  trn_dtype_name(x->dtype));
-    TRN_CHECK_ARG(strlen(fill) <= 1 && (!*fill || strchr("0+ -", *fill)), "Fill argument not supported: \"%.20s\"", fill);
-    TRN_CHECK_ARG(width < 4096 && precision < 4096, "width and precision must be below 4096");
     char f[32];
     int n = snprintf(f, sizeof f, "%%%s", fill);
     if (width > -1)
@@ -309,7 +333,7 @@ static trn_err k_as_string(trn_kctx *k)
     for (int64_t i = 0; i < x->count && !e; i++) {
         int len = 0;
         switch (x->dtype) {
-        case TRN_BOOL: len = snprintf(b, cap, f, TRN_DATA(x, uint8_t)[i] ? "true" : "false"); break;
+        case TRN_BOOL: len = snprintf(b, cap, "%s", TRN_DATA(x, uint8_t)[i] ? "true" : "false"); break; /* whatever the width */
         case TRN_FLOAT: len = snprintf(b, cap, f, (double)TRN_DATA(x, float)[i]); break;
         case TRN_DOUBLE: len = snprintf(b, cap, f, TRN_DATA(x, double)[i]); break;
         case TRN_HALF:

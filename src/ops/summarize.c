@@ -125,7 +125,8 @@ static void add_dim_v2(trn_sb *s, const trn_tensor *t, int d, int64_t ends, int6
             if (d == t->shape.rank - 1) {
                 trn_sb_adds(s, " ");
             } else {
-                trn_sb_adds(s, "\n");
+                for (int q = d + 1; q < t->shape.rank; q++) /* an empty line between matrices, two between blocks of them */
+                    trn_sb_adds(s, "\n");
                 for (int q = 0; q <= d; q++)
                     trn_sb_adds(s, " ");
             }

@@ -512,13 +512,13 @@ static trn_err read_many(many *m, array *a, const int32_t *index, int64_t n)
     return err;
 }
 
-static trn_err empty_stack(trn_kctx *k, const trn_shape *elem, const char *what)
+static trn_err empty_stack(trn_kctx *k, const trn_shape *elem, const char *what, const char *doing)
 {
     char text[TRN_SHAPE_TEXT];
     if (!trn_shape_is_full(elem))
         return trn_errorf(TRN_UNIMPLEMENTED,
-                          "TensorArray has size zero, but %s %s is not fully defined; it must be, for zero elements",
-                          what, trn_shape_text(text, elem));
+                          "TensorArray has size zero, but %s %s is not fully defined. Currently only static shapes are supported when %s zero-size TensorArrays.",
+                          what, trn_shape_text(text, elem), doing);
     trn_shape s, zero = trn_shape_vector(0);
     trn_tensor *y;
     TRN_TRY(prepend(&s, &zero, elem));
@@ -587,7 +587,7 @@ static trn_err gather_from(trn_kctx *k, array *a)
         TRN_TRY(pack_size(&n, a));
     }
     if (!n)
-        return empty_stack(k, elem, "element shape");
+        return empty_stack(k, elem, "element shape", "packing");
     many m;
     trn_err err = read_many(&m, a, index, n);
     if (!err)
@@ -638,7 +638,7 @@ static trn_err concat_from(trn_kctx *k, array *a)
     if (!n) {
         trn_shape none = trn_shape_vector(0);
         trn_tensor *len;
-        TRN_TRY(empty_stack(k, except0, "element_shape_except0"));
+        TRN_TRY(empty_stack(k, except0, "element_shape_except0", "concatenating"));
         return trn_out_new(&len, k, 1, TRN_INT64, &none);
     }
     many m;

@@ -109,9 +109,28 @@ static const char *shown(const trn_resmgr *m, const char *container)
     return container && *container ? container : m->container;
 }
 
-static trn_err not_found(const trn_resmgr *m, const char *container, const char *name, const char *type)
+static bool is_empty(trn_resmgr *m, const char *container)
 {
-    return trn_errorf(TRN_NOT_FOUND, "Resource %s/%s%s%s does not exist.", shown(m, container), name, type ? "/" : "", type ? type : "");
+    bool found = false;
+    for (int i = 0; i < SHARDS && !found; i++) {
+        shard *s = &m->shard[i];
+        trn_lock(&s->mu);
+        const char *p;
+        size_t len;
+        void *v;
+        for (size_t it = 0; s->map && !found && trn_map_next(s->map, &it, &p, &len, &v);)
+            found = strcmp(p, container) == 0;
+        trn_unlock(&s->mu);
+    }
+    return !found;
+}
+
+/* Locks shards: not to be called with one locked. */
+static trn_err not_found(trn_resmgr *m, const char *container, const char *name, const char *type)
+{
+    container = shown(m, container);
+    trn_err err = trn_errorf(TRN_NOT_FOUND, "Resource %s/%s%s%s does not exist.", container, name, type ? "/" : "", type ? type : "");
+    return is_empty(m, container) ? trn_err_wrap(err, "Container %s does not exist, or is empty", container) : err;
 }
 
 /* `type` NULL: any type, or the one that handles call `handle`; *k becomes the key of what was found. */
@@ -141,16 +160,13 @@ trn_err trn_resmgr_get(void *out, trn_resmgr *m, const char *container, const ch
 {
     key k;
     shard *s = find_shard(&k, m, container, name, type);
-    trn_err err = TRN_OK;
     trn_lock(&s->mu);
     trn_resource *r = find(s, &k, type, NULL);
     if (r)
         *(trn_resource **)out = trn_resource_ref(r);
-    else
-        err = not_found(m, container, name, type ? type->name : NULL);
     trn_unlock(&s->mu);
     key_fini(&k);
-    return err;
+    return r ? TRN_OK : not_found(m, container, name, type ? type->name : NULL);
 }
 
 static void shard_put(shard *s, const key *k, trn_resource *r)
@@ -201,18 +217,16 @@ static trn_err del(trn_resmgr *m, const char *container, const char *name, const
 {
     key k;
     shard *s = find_shard(&k, m, container, name, type);
-    trn_err err = TRN_OK;
     trn_lock(&s->mu);
     trn_resource *r = find(s, &k, type, handle);
     if (r)
         trn_map_del(s->map, k.p, k.n);
-    else
-        err = not_found(m, container, name, type ? type->name : handle);
     trn_unlock(&s->mu);
     key_fini(&k);
-    if (!err)
-        trn_resource_unref(r);
-    return err;
+    if (!r)
+        return not_found(m, container, name, type ? type->name : handle);
+    trn_resource_unref(r);
+    return TRN_OK;
 }
 
 trn_err trn_resmgr_del(trn_resmgr *m, const char *container, const char *name, const trn_restype *type)

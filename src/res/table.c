@@ -487,8 +487,9 @@ static trn_err check_keys(int64_t *count, trn_shape *values, const trn_table *t,
                           trn_shape_text(a, &keys->shape), trn_shape_text(b, &t->key_shape));
     if (batch + t->value_shape.rank > TRN_MAX_RANK)
         return trn_errorf(TRN_INVALID_ARGUMENT, "the values would have %d dimensions", batch + t->value_shape.rank);
-    if (t->kind == TRN_TABLE_DENSE && t->key_shape.rank == 1 && batch > 1)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Expected key shape of one key, or of a list of them, not %s",
+    /* TensorFlow's: the first dimension numbers the keys, so a vector alone is no key; what lies between may only be ones. */
+    if (t->kind == TRN_TABLE_DENSE && keys->count != (keys->shape.rank ? keys->shape.dim[0] : 1) * t->key_n)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Expected key shape of a list of keys, not %s",
                           trn_shape_text(a, &keys->shape));
     *count = 1;
     values->rank = batch;

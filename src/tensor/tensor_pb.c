@@ -356,9 +356,7 @@ static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *s
     char text[TRN_SHAPE_TEXT];
     TRN_TRY(trn_shape_count(&count, shape));
     TRN_TRY(values_of(&n, &per, pb, dtype));
-    if (n > (size_t)count)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor of shape %s has %lld elements; the message holds %zu values",
-                          trn_shape_text(text, shape), (long long)count, n);
+    n = TRN_MIN(n, (size_t)count); /* TensorFlow looks at no more; its Python puts one value into an empty Const of strings */
     /* A few bytes may stand for many: they must not take all memory. */
     size_t last = dtype == TRN_STRING && n && pb->string_val[n - 1].len > sizeof(((trn_str *)0)->in)
                       ? pb->string_val[n - 1].len
@@ -393,6 +391,10 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
     if (trn_dtype_is_ref(dtype) || !trn_dtype_size(dtype))
         return trn_errorf(TRN_INVALID_ARGUMENT, "a tensor message has dtype %d (%s)", (int)dtype,
                           trn_dtype_name(dtype));
+    int64_t count;
+    TRN_TRY(trn_shape_count(&count, &shape));
+    if (!count)
+        return trn_tensor_new(out, dtype, &shape); /* whatever the message holds */
     if (pb->tensor_content.len)
         return trn_tensor_from_content(out, dtype, &shape, pb->tensor_content.data, pb->tensor_content.len);
     return from_values(out, dtype, &shape, pb);

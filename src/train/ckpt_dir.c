@@ -36,6 +36,7 @@ trn_err trn_train__mkdirs(const char *dir)
 
 char *trn_train__absolute(const char *path)
 {
+    path = trn_local_path(path);
     if (*path == '/')
         return trn_xstrdup(path);
     char *cwd = getcwd(NULL, 0);

@@ -169,6 +169,8 @@ trn_err trn_event_writer_open(trn_event_writer **out, const char *dir, const trn
     static _Atomic int number;
     char host[256] = "localhost";
     gethostname(host, sizeof host - 1);
+    TRN_TRY(trn_check_scheme(dir));
+    dir = trn_local_path(dir);
     TRN_TRY(trn_train__mkdirs(dir));
     trn_event_writer *w = trn_xalloc(sizeof *w);
     pthread_mutex_init(&w->mu, NULL);

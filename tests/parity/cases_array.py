@@ -81,6 +81,7 @@ def cases_fill(rng, quick):
     for a, b, d in ((0, 1, 0.1), (0.5, -2, -0.3), (0, 1, 1 / 3.), (1e6, 1e6 + 3, 0.5)):
         for t in (np.float32, np.float64):
             yield C("Range", [np.array(a, t), np.array(b, t), np.array(d, t)])
+    yield C("Range", [np.array(0, np.int64), np.array(2**63 - 1, np.int64), np.array(1, np.int64)])
     yield C("Range", [i32([0, 1]), i32(4), i32(1)])
     for t in (np.float32, np.float64):
         for a, b, n in ((0, 1, 5), (3, -2, 4), (1, 1, 3), (2, 5, 1), (0, 1, 0), (0, 1, -1), (0.1, 0.7, 100)):

@@ -68,6 +68,7 @@ def cases_counts_of_rows(rng, quick):
     for splits, size in (([], 3), ([1, 2], 3), ([0, 1], 3), ([0, 2], -1), ([0, 2], [3])):
         yield C("RaggedBincount", [i64(splits), x, i32(size), np.zeros(0, np.float32)])
     yield C("RaggedBincount", [i64([0, 2]), i32([-1, 1]), i32(3), np.zeros(0, np.float32)])
+    yield C("RaggedBincount", [i64([0, 2, 4]), i32([2, 1, 1, 1]), i32(3), np.array([[1, 2], [3, 4]], np.float32)])
 
 
 def cases_sums_of_slices(rng, quick):

@@ -63,6 +63,9 @@ def cases_strings(rng, quick):
         yield C("Substr", [s(b"abc"), i32(-4), i32(1)], unit=unit)
     yield C("Substr", [s([[b"abcdef"], [b"ghijkl"]]), i32([1, 2, 3]), i32([2, 2, 2])])
     yield C("Substr", [s([b"ab"]), i32([1]), i32([1, 2])])
+    deep = s([[[b"abcdef", b"ghijkl"]]])
+    for at in ([1, 2], [[[1, 2]]], [[[1], [2]]], [1], 1):  # broadcast over three dimensions: not in TensorFlow
+        yield C("Substr", [deep, i32(at), i32(at)])
     for sep in ("", "-", ", "):
         yield C("StringJoin", [[t, s(b"x"), t]], separator=sep)
         yield C("StringJoin", [[s(b"x"), s(b"y")]], separator=sep)
@@ -105,6 +108,13 @@ def cases_numbers(rng, quick):
                 continue
             yield C("AsString", [x], **kw)
     yield C("AsString", [np.array([np.inf, -np.inf, np.nan, 1e30, 0.1], np.float32)])
+    for fill in ("", "-", "0", "+", " ", "#", "x", "ab"):
+        for x in (s([b"", b"hello", b"longer than that", b"a\0b"]), np.array([True, False]), np.array([1.5, -2], np.float32), np.array([3, -12345], np.int64)):
+            for kw in (dict(width=10), dict(width=10, precision=3), dict(width=0), dict(precision=2), dict(width=6, scientific=True), dict(shortest=True)):
+                yield C("AsString", [x], fill=fill, **kw)
+    for shape in ((2, 3, 2), (7, 8, 9), (2, 2, 2, 2), (9, 1, 2, 8)):
+        for summarize in (1, 3, -1):
+            yield C("StringFormat", [[np.arange(np.prod(shape), dtype=np.int32).reshape(shape)]], template="%s", summarize=summarize)
     for o in (tf.float32, tf.float64, tf.int32, tf.int64):
         for v in (b"1", b"-2", b" 3 ", b"1.5", b"1e3", b"abc", b"", b"99999999999", b"inf", b"nan", b"1 2", b"0x10", b"+5", b"1.", b".5", b"9223372036854775808", b"-2147483648", b"1e400"):
             yield C("StringToNumber", [s(v)], out_type=o)

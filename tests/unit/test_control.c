@@ -166,7 +166,7 @@ static void printing(void **state)
 
 static void files_stay_inside(void **state)
 {
-    char dir[] = "/tmp/trn_control_XXXXXX", path[64], stream[80];
+    char dir[] = "/tmp/trn_control_XXXXXX", path[64], stream[96];
     assert_non_null(mkdtemp(dir));
     const char *allow[] = {dir};
     trn_exec_env old = env;
@@ -176,21 +176,27 @@ static void files_stay_inside(void **state)
         const char *tail;
         bool ok;
     } rows[] = {{"/f", true}, {"/../f", false}, {"x/f", false}, {"/no/../f", false}, {"/./f", true}};
-    for (size_t i = 0; i < TRN_COUNTOF(rows); i++) {
-        snprintf(stream, sizeof stream, "file://%s%s", dir, rows[i].tail);
+    for (size_t i = 0; i < 2 * TRN_COUNTOF(rows); i++) { /* a URI is looked at as the path that is opened */
+        const bool uri = i % 2;
+        snprintf(stream, sizeof stream, "file://%s%s%s", uri ? "file://host" : "", dir, rows[i / 2].tail);
         trn_graph *g = trn_graph_new(NULL);
         add(g, "PrintV2", "p", ATTRS(A_STR("output_stream", stream)), INS(konst_of(g, "s", trn_tensor_str("hello", 5))));
-        if (rows[i].ok)
+        if (rows[i / 2].ok)
             assert_ok(run_graph(g));
         else
             assert_fails(TRN_PERMISSION_DENIED, run_graph(g), "--allow-path");
     }
+    trn_graph *other = trn_graph_new(NULL);
+    add(other, "PrintV2", "p", ATTRS(A_STR("output_stream", "file://gs://bucket/f")), INS(konst_of(other, "s", trn_tensor_str("hello", 5))));
+    assert_fails(TRN_UNIMPLEMENTED, run_graph(other), "File system scheme 'gs'");
     snprintf(path, sizeof path, "%s/f", dir);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
     char line[64] = "";
     assert_non_null(fgets(line, sizeof line, f));
     assert_string_equal(line, "hello\n");
+    for (int i = 1; i < 4; i++)
+        assert_non_null(fgets(line, sizeof line, f));
     fclose(f);
     unlink(path);
     rmdir(dir);

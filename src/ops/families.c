@@ -27,6 +27,7 @@
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
     X(trn_ops_example)                                                                                                 \
+    X(trn_ops_example_json)                                                                                            \
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                 \

@@ -47,6 +47,7 @@
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_reader)                                                                                                  \
+    X(trn_ops_record_input)                                                                                            \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_ragged)                                                                                                  \
     X(trn_ops_remap)                                                                                                   \

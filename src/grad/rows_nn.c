@@ -101,6 +101,17 @@ static void batch_norm_grad(trn_grad_ctx *c)
         trn_grad_set_any(c, i, d[i]);
 }
 
+/* One node gives the gradients of the numbers and of both ends of their range. */
+static void quantized(trn_grad_ctx *c)
+{
+    const char *op = c->n->op;
+    trn_out d = *op == 'Q'                  ? TRN_GE(c, "(QuantizeAndDequantizeV4Grad d x y z axis=@)")
+                : !strstr(op, "PerChannel") ? TRN_GE(c, "(FakeQuantWithMinMaxVarsGradient d x y z @)")
+                                            : TRN_GE(c, "(FakeQuantWithMinMaxVarsPerChannelGradient d x y z @)");
+    for (int i = 0; i < 3; i++)
+        trn_grad_set(c, i, trn_out_nth(d, i));
+}
+
 const trn_grad_row trn_grads_nn[] = {
     {"AvgPool", {"(AvgPoolGrad (Shape x) d @)"}},
     {"AvgPoolGrad", {NULL, "(AvgPool d @)"}},
@@ -115,6 +126,9 @@ const trn_grad_row trn_grads_nn[] = {
     {"DepthwiseConv2dNativeBackpropInput", {NULL, "(DepthwiseConv2dNativeBackpropFilter d (Shape y) z @)", "(DepthwiseConv2dNative d y @)"}},
     {"Elu", {"(EluGrad d o)"}},
     {"EluGrad", {"(EluGrad d y)", "(SelectV2 (Less y (ZerosLike y)) (Mul d x) (ZerosLike y))"}},
+    {"FakeQuantWithMinMaxArgs", {"(FakeQuantWithMinMaxArgsGradient d x @)"}},
+    {"FakeQuantWithMinMaxVars", .fn = quantized},
+    {"FakeQuantWithMinMaxVarsPerChannel", .fn = quantized},
     {"FusedBatchNorm", .fn = batch_norm},
     {"FusedBatchNormGrad", .fn = batch_norm_grad},
     {"FusedBatchNormGradV2", .fn = batch_norm_grad},
@@ -126,6 +140,10 @@ const trn_grad_row trn_grads_nn[] = {
     {"LogSoftmax", {"(Sub d (Mul (Exp o) (Sum d #-1 keep_dims=true)))"}},
     {"MaxPool", {"(MaxPoolGrad x o d @)"}},
     {"MaxPoolGrad", {NULL, NULL, "(MaxPoolGradGrad x y d @)"}},
+    {"QuantizeAndDequantize", {"d"}},
+    {"QuantizeAndDequantizeV2", {"d"}},
+    {"QuantizeAndDequantizeV3", {"d"}},
+    {"QuantizeAndDequantizeV4", .fn = quantized},
     {"Relu", {"(ReluGrad d o)"}},
     {"Relu6", {"(Relu6Grad d o)"}},
     {"Relu6Grad", {"(Relu6Grad d y)"}},

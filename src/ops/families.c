@@ -27,6 +27,7 @@
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
     X(trn_ops_example)                                                                                                 \
+    X(trn_ops_example_json)                                                                                            \
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                 \
@@ -42,12 +43,14 @@
     X(trn_ops_norm)                                                                                                    \
     X(trn_ops_optional)                                                                                                \
     X(trn_ops_pool)                                                                                                    \
+    X(trn_ops_quant)                                                                                                   \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_dist)                                                                                             \
     X(trn_ops_random_param)                                                                                            \
     X(trn_ops_random_state)                                                                                            \
     X(trn_ops_reader)                                                                                                  \
+    X(trn_ops_record_input)                                                                                            \
     X(trn_ops_reduce)                                                                                                  \
     X(trn_ops_ragged)                                                                                                  \
     X(trn_ops_remap)                                                                                                   \

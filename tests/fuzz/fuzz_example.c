@@ -1,4 +1,4 @@
-/* Examples, SequenceExamples, serialized and compressed tensors: bytes that clients and files bring, through the kernels that read them. */
+/* Examples (also as JSON), SequenceExamples, serialized and compressed tensors: bytes that clients and files bring, through the kernels that read them. */
 #include <stdlib.h>
 
 #include "ckpt/stream.h"
@@ -123,7 +123,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = size - 1;
     trn_tensor *one = str(p, n);
     const trn_attr type = {.name = "out_type", .kind = TRN_ATTR_TYPE, .v.type = TRN_FLOAT}, dtype = {.name = "dtype", .kind = TRN_ATTR_TYPE, .v.type = TRN_FLOAT};
-    switch (data[0] % 4) {
+    switch (data[0] == 'J' ? 4 : data[0] % 4) {
+    case 4:
+        run("DecodeJSONExample", NULL, 0, (trn_tensor *[]){trn_tensor_ref(one)}, 1);
+        break;
     case 0:
         examples(p, n);
         break;

@@ -766,6 +766,22 @@ def function_with_variables():
     return [tf.reduce_sum(tf.square(f([1, 3]) * f([0, 0])))], [w, e], None
 
 
+@model
+def quantized():
+    """Steps have no differences to compare with: gradients pass as if there were none."""
+    x, lo, hi = var("x", 4, 5), tf.Variable(-0.3), tf.Variable(0.4)
+    los, his = tf.Variable([-0.5, -0.1, 0.0, -2.0, -0.2]), tf.Variable([0.1, 0.3, 0.0, 2.0, 0.7])
+    raw, ys = tf.raw_ops, []
+    ys.append(raw.FakeQuantWithMinMaxArgs(inputs=x, min=-0.4, max=0.5, num_bits=4))
+    ys.append(raw.FakeQuantWithMinMaxVars(inputs=tf.sin(x), min=lo, max=hi, num_bits=5, narrow_range=True))
+    ys.append(raw.FakeQuantWithMinMaxVarsPerChannel(inputs=x * x - 0.3, min=los, max=his))
+    ys.append(raw.QuantizeAndDequantizeV2(input=x, input_min=lo, input_max=hi, range_given=True))
+    ys.append(raw.QuantizeAndDequantizeV3(input=tf.cos(x), input_min=lo, input_max=hi, num_bits=6))
+    ys.append(raw.QuantizeAndDequantizeV4(input=x, input_min=lo, input_max=hi, range_given=True, num_bits=4))
+    ys.append(raw.QuantizeAndDequantizeV4(input=tf.exp(x) - 1.0, input_min=los, input_max=his, range_given=True, axis=1))
+    return [tf.reduce_sum(y * tf.constant(data(4, 5, seed=i))) for i, y in enumerate(ys)], [x, lo, hi, los, his], None
+
+
 @pytest.mark.parametrize("build", MODELS, ids=lambda m: m.__name__)
 def test_against_tensorflow(build, tmp_path):
     if not hasattr(build, "v2"):
@@ -785,6 +801,7 @@ ALONE = {
     **dict.fromkeys(["Enter", "Exit"], "only say that loops of old graphs become While ops first"),
     "BlockLSTMV2": "TensorFlow's is that of BlockLSTM, whose gates are in another order: differences say the same as ours",
     "PreventGradient": "is an error on both sides",
+    "QuantizeAndDequantize": "TensorFlow builds no such node any more",
     **dict.fromkeys([f"TensorArray{what}{v}" for what in ("Concat", "Gather", "Read", "Scatter", "Split", "Write") for v in ("", "V2")],
                     "TensorFlow's are registered, and make nodes of the third version that do not fit"),
     **dict.fromkeys(["RFFT3D", "IRFFT3D"], "TensorFlow has none"),

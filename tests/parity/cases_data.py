@@ -175,6 +175,36 @@ def cases_tensor(rng, quick):
     yield C("ParseTensor", [s([b"a"])], out_type=tf.float32)
 
 
+def cases_json(rng, quick):
+    from google.protobuf import json_format
+
+    def one(f):
+        return '{"features": {"feature": {"a": %s}}}' % f
+
+    def value(kind, v):
+        return one('{"%s": {"value": %s}}' % (kind, v))
+
+    for n in range(4):
+        b = [tf.train.Example.FromString(example({"a": values(rng, tf.float32, n), "b": values(rng, tf.int64, n), "c": values(rng, tf.string, n)})) for _ in range(n)]
+        text = [json_format.MessageToJson(x, preserving_proto_field_name=i % 2 == 1) for i, x in enumerate(b)]
+        yield C("DecodeJSONExample", [strs([t.encode() for t in text])])
+    good = ["{}", '{"features": null}', '{"features": {}}', '{"features": {"feature": {}}}', '{"features": {"feature": null}}', one("{}"), one("null"), one('{"bytesList": {}}'),
+            one('{"bytesList": null}'), one('{"int64List": null, "floatList": {"value": [1]}}'), '{"features": {"feature": {"": {}, "\\u00e9": {}, "\\ud83d\\ude00": {}}}}']
+    bytes_ = ["[]", "null", "[null]", '["aGk=", "aGk", "", "_-8", "/+8="]', '"aGk="', '["a"]', '["a b="]', '["aGl="]', '["aGk=="]', '[" aGk="]', '["aGk=aGk="]', '["===="]', '["+_8="]', "[1]", '["\\u0000aaa"]']
+    floats = ['[1, 2.5, -0.0, 0, 1e10, 16777217, 0.1, 1e-50, "3.5", "1e3", "NaN", "Infinity", "-Infinity", "0x10"]', "1", "[[1], [], [[2]]]", "[1e39]", '["1e39"]', '["nan"]', '["inf"]', '["x"]', '[" 1"]',
+              '["1 "]', '[""]', "[true]", "[3.4028235677973366e+38]", "[1e400]", "[NaN]", "[{}]", "[+1]"]
+    ints = ['[1, "2", -3, "-4", 0, 9223372036854775807, "9223372036854775807", -9223372036854775808, 1.0, 1e2, 9.2e18, "+1", "01"]', "7", "{}", "[9223372036854775808]", '["9223372036854775808"]', "[1.5]",
+            '["1.0"]', '["1e2"]', '[""]', '[" 1"]', '["1 "]', '["0x1"]', "[true]", "[9.3e18]", "[01]", "[1 2]", '["-"]']
+    bad = ["", "  ", "null", "[]", "1", '"x"', "garbage", "{} x", '{"features"', '{"features": {}', '{"x": 1}', '{"features": {"x": 1}}', '{"features": []}', '{"features": 1}', '{"features": {"feature": []}}',
+           one("1"), one("[]"), one('{"x": 1}'), one('{"floatList": [1]}'), one('{"floatList": 1}'), one('{"floatList": {"value": [1], "y": 2}}'), one('{"int64List": {}, "floatList": {}}'),
+           '{"features": {"feature": {"a": {}, "a": {}}}}', '{"features": {"feature": {"\\ud83d": {}}}}', "[" * 100000]
+    lists = [value(kind, v) for kind, vs in (("bytesList", bytes_), ("floatList", floats), ("int64List", ints)) for v in vs]
+    for t in good + bad + lists:
+        yield C("DecodeJSONExample", [s(t.encode())], code=3 if t.startswith("[[[") else None)
+    yield C("DecodeJSONExample", [strs([t.encode() for t in good]).reshape(1, -1)])
+    yield C("DecodeJSONExample", [strs([])])
+
+
 def cases_sparse_strings(rng, quick):
     sp = [([[0, 1], [1, 0], [3, 2]], [4, 3]), (np.zeros([0, 2]), [2, 3]), ([[0, 0, 0], [2, 1, 1]], [3, 2, 2])]
     for ind, shape in sp:

@@ -403,9 +403,9 @@ static trn_err finish_init(finish_job *j, const trn_tensor *y, const extras *x, 
     return TRN_OK;
 }
 
-static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
+static trn_err forward(trn_kctx *k, const trn_tensor *in, int space, const extras *x, bool depthwise)
 {
-    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
+    const trn_tensor *f = trn_in(k, 1);
     trn_window w, plain = {.space = space};
     int64_t d[5];
     trn_conv_geom g;
@@ -453,9 +453,61 @@ static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
         trn_tensor_unref(arg[i]);
     return e;
 }
-static trn_err k_conv2d(trn_kctx *k) { return forward(k, 2, NULL, false); }
-static trn_err k_depthwise(trn_kctx *k) { return forward(k, 2, NULL, true); }
-static trn_err k_conv3d(trn_kctx *k) { return forward(k, 3, NULL, false); }
+static trn_err k_conv2d(trn_kctx *k) { return forward(k, trn_in(k, 0), 2, NULL, false); }
+static trn_err k_depthwise(trn_kctx *k) { return forward(k, trn_in(k, 0), 2, NULL, true); }
+static trn_err k_conv3d(trn_kctx *k) { return forward(k, trn_in(k, 0), 3, NULL, false); }
+
+/* Conv: how many dims the window slides over is what batch and channels leave. */
+static trn_err conv_space(int *space, const trn_node *n, int rank)
+{
+    int64_t batch = trn_attr_int(n, "batch_dims");
+    TRN_CHECK_ARG(batch >= 0, "Batch dims must be non-negative.");
+    TRN_CHECK_ARG(rank - 1 - batch == 2 || rank - 1 - batch == 3, "The input must have 2 or 3 spatial dimensions but got %lld", (long long)(rank - 1 - batch));
+    *space = (int)(rank - 1 - batch);
+    TRN_CHECK_ARG(*space == 2 || strcmp(trn_attr_str(n, "padding"), "EXPLICIT"), "Explicit padding not supported for 3D Convolution");
+    return TRN_OK;
+}
+/* All dims of the batch as one, and back; what follows them is `from`'s. */
+static trn_shape with_batch(const trn_shape *from, int skip, const trn_shape *batch, int n)
+{
+    trn_shape s = {.rank = n + from->rank - skip};
+    memcpy(s.dim, batch->dim, sizeof s.dim[0] * (size_t)n);
+    memcpy(s.dim + n, from->dim + skip, sizeof s.dim[0] * (size_t)(from->rank - skip));
+    return s;
+}
+
+static trn_err k_conv(trn_kctx *k)
+{
+    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
+    int space;
+    int64_t d[5];
+    trn_window w;
+    trn_shape all = {.rank = 1, .dim = {1}};
+    if (trn_attr_int(k->node, "groups") != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Grouped/Depthwise Convolutions are not supported yet.");
+    TRN_TRY(conv_space(&space, k->node, in->shape.rank));
+    TRN_CHECK_ARG(f->count, "filter must not have zero elements (i.e. all dimensions must be non-zero)");
+    TRN_CHECK_ARG(f->shape.rank == space + 2, "The filter must be rank %d but got %d", space + 2, f->shape.rank);
+    TRN_TRY(trn_window_read(&w, k->node, space));
+    TRN_CHECK_ARG(w.stride_n == 1 && w.stride_c == 1, "Current implementation does not support strides in the batch and depth dimensions.");
+    TRN_CHECK_ARG(w.dil_n == 1 && w.dil_c == 1, "Current implementation does not support dilation rates in the batch and depth dimensions.");
+    int batch = in->shape.rank - 1 - space;
+    for (int i = 0; i < batch; i++)
+        TRN_CHECK_ARG(!__builtin_mul_overflow(all.dim[0], in->shape.dim[i], &all.dim[0]), "Batch is too large");
+    trn_shape s = with_batch(&in->shape, batch, &all, 1);
+    TRN_TRY(trn_window_dims(d, &w, &s, "convolution input"));
+    TRN_CHECK_ARG(d[4] == f->shape.dim[space], "Input depth must be equal to filter depth: %lld vs %lld", (long long)d[4], (long long)f->shape.dim[space]);
+    trn_tensor *flat, *y;
+    TRN_TRY(trn_tensor_view(&flat, in, 0, &s));
+    trn_err e = forward(k, flat, space, NULL, false);
+    trn_tensor_unref(flat);
+    if (e || batch == 1)
+        return e;
+    s = with_batch(&k->out[0].t->shape, 1, &in->shape, batch);
+    TRN_TRY(trn_tensor_view(&y, k->out[0].t, 0, &s));
+    trn_out_set(k, 0, y);
+    return TRN_OK;
+}
 
 static trn_err k_fused_conv2d(trn_kctx *k)
 {
@@ -471,7 +523,7 @@ static trn_err k_fused_conv2d(trn_kctx *k)
     TRN_CHECK_ARG(count == x.n && trn_attr_int(k->node, "num_args") == x.n, "Fused Conv2D with %s must have %d extra argument(s)", f->list[0].s.p, x.n);
     for (int i = 0; i < x.n; i++)
         TRN_CHECK_ARG(trn_in(k, x.first + i)->dtype == trn_in(k, 0)->dtype, "argument %d of the fusion has another type than the input", i);
-    return forward(k, 2, &x, false);
+    return forward(k, trn_in(k, 0), 2, &x, false);
 }
 
 /* The input's shape for Conv2DBackpropInput: all of it, or rows and columns only. */
@@ -598,6 +650,30 @@ static trn_err sh_conv(trn_shctx *s, int space, bool depthwise)
 static trn_err sh_conv2d(trn_shctx *s) { return sh_conv(s, 2, false); }
 static trn_err sh_depthwise(trn_shctx *s) { return sh_conv(s, 2, true); }
 static trn_err sh_conv3d(trn_shctx *s) { return sh_conv(s, 3, false); }
+static trn_err sh_conv_any(trn_shctx *s)
+{
+    const trn_shape *x = &s->in[0], *f = &s->in[1];
+    if (x->rank < 0 || f->rank < 0)
+        return TRN_OK;
+    int space;
+    TRN_TRY(conv_space(&space, s->node, x->rank));
+    TRN_CHECK_ARG(f->rank == space + 2, "Input tensor rank must be the same as filter rank.");
+    int batch = x->rank - 1 - space;
+    trn_shape some = {.rank = 1, .dim = {-1}}, in[2] = {with_batch(x, batch, &some, 1), *f}, out = {.rank = -1};
+    trn_shctx one = {.node = s->node, .n_in = 2, .n_out = 1, .in = in, .value = s->value, .out = &out};
+    trn_window w;
+    int64_t groups = trn_attr_int(s->node, "groups"), d[5], oc = f->dim[space + 1], depth = f->dim[space];
+    TRN_CHECK_ARG(groups >= 1, "Groups attribute should be a positive integer");
+    TRN_TRY(sh_conv(&one, space, false));
+    TRN_TRY(trn_window_read(&w, s->node, space));
+    TRN_TRY(trn_window_dims(d, &w, &in[0], "convolution input"));
+    TRN_CHECK_ARG(d[4] < 0 || d[4] % groups == 0, "Number of groups should divide input depth");
+    TRN_CHECK_ARG(oc < 0 || oc % groups == 0, "Number of groups should divide output depth");
+    TRN_CHECK_ARG(depth && (d[4] < 0 || depth < 0 || d[4] / depth == groups), "Input depth divided by filter input depth does not match with groups parameter (%lld)",
+                  (long long)groups);
+    s->out[0] = with_batch(&out, 1, x, batch);
+    return TRN_OK;
+}
 
 /* The shape is a value: of input 0 or 1. */
 static trn_err sh_sized(trn_shctx *s, int i, int rank)
@@ -622,6 +698,10 @@ static trn_err sh_conv3d_filter(trn_shctx *s) { return sh_sized(s, 1, 5); }
 #define CONV3D_OLD "strides:list(int)>=5, padding:{SAME,VALID}, dilations:list(int)=[1,1,1,1,1]"
 
 const trn_op trn_ops_conv[] = {
+    {"Conv",
+     "input:T, filter:T -> output:T; T:float|i32, strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], "
+     "data_format:{CHANNELS_FIRST,CHANNELS_LAST}=CHANNELS_LAST, dilations:list(int)=[], batch_dims:int=1, groups:int=1",
+     sh_conv_any, k_conv, TRN_OP_HEAVY},
     {"Conv2D", "input:T, filter:T -> output:T; T:float|i32, " CONV2D, sh_conv2d, k_conv2d, TRN_OP_HEAVY},
     {"Conv2DBackpropInput", "input_sizes:i32, filter:T, out_backprop:T -> output:T; T:float|i32, " CONV2D, sh_conv2d_input, k_conv2d_input, TRN_OP_HEAVY},
     {"Conv2DBackpropFilter", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " CONV2D, sh_conv2d_filter, k_conv2d_filter, TRN_OP_HEAVY},

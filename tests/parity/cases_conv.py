@@ -129,6 +129,45 @@ def cases_conv3d(rng, quick):
     yield C("Conv3D", [v(2, 4, 4, 4, 3), v(2, 2, 2, 3, 1)], strides=[1, 0, 1, 1, 1], padding="SAME")
 
 
+def cases_conv(rng, quick):
+    for t in FLOATS + [np.int32]:
+        for x, f in (((2, 5, 6, 3), (3, 3, 3, 4)), ((1, 6, 4, 8), (1, 1, 8, 5)), ((2, 4, 5, 6, 3), (2, 3, 3, 3, 4)), ((1, 3, 3, 3, 2), (3, 3, 3, 2, 2)), ((2, 3, 2, 0), (2, 2, 0, 1))):
+            space = len(f) - 2
+            for pad in ("SAME", "VALID"):
+                for s, d in ((1, 1), (2, 1), (1, 2)):
+                    if d > 1 and (space == 3 or pad == "VALID"):  # TensorFlow dilates no volumes
+                        continue
+                    vx, vf, k = values(rng, t, x), values(rng, t, f), int(np.prod(f[:-1]))
+                    a = dict(strides=[1] + [s] * space + [1], padding=pad)
+                    yield conv("Conv", t, [vx, vf], k, dilations=[1] + [d] * space + [1] if d > 1 else [], **a)
+                    yield conv("Conv", t, [np.stack([vx, vx[::-1]])[None], vf], k, batch_dims=3, **a)
+                    yield conv("Conv", t, [vx[0], vf], k, batch_dims=0, **a)
+            if space == 2:
+                yield conv("Conv", t, [vx, vf], k, strides=[1, 2, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 3, 2, 1, 4, 0, 0])
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    ok = dict(strides=[1] * 4, padding="SAME")
+    x, f = v(2, 5, 5, 4), v(3, 3, 4, 4)
+    for bad in ([v(2, 5, 4), f], [v(1, 1, 2, 5, 5, 4), f], [x, v(3, 3, 4)], [x, v(3, 3, 3, 4)], [x, v(3, 3, 2, 4)], [x, v(3, 0, 4, 4)], [x, v(3, 3, 0, 4)], [x, v(3, 3, 4, 0)],
+                [x, v(3, 3, 3, 4, 4)]):
+        yield C("Conv", bad, **ok)
+    for b in (-1, 2, 4):
+        yield C("Conv", [x, f], batch_dims=b, **ok)
+    for g in (-1, 0, 3):
+        yield C("Conv", [x, f], groups=g, **ok)
+    yield C("Conv", [x, v(3, 3, 2, 4)], groups=2, **ok)
+    for s in ([1, 1, 1], [1] * 5, [2, 1, 1, 1], [1, 1, 1, 2], [1, 0, 1, 1], [1, 1, -1, 1]):
+        yield C("Conv", [x, f], strides=s, padding="SAME")
+        yield C("Conv", [x, f], dilations=s, **ok)
+    for e in ([], [0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1, 0, 0], [0, 0, -1, 1, 1, 1, 0, 0]):
+        yield C("Conv", [x, f], strides=[1] * 4, padding="EXPLICIT", explicit_paddings=e)
+    yield C("Conv", [x, f], explicit_paddings=[0, 0, 1, 1, 1, 1, 0, 0], **ok)
+    yield C("Conv", [v(1, 3, 3, 3, 1), v(2, 2, 2, 1, 1)], strides=[1] * 5, padding="EXPLICIT", explicit_paddings=[0, 0, 1, 1, 1, 1, 1, 1, 0, 0],
+            code=3)  # TensorFlow's shape rule; its kernel computes something
+    yield C("Conv", [v(2, 2, 2, 3), v(4, 4, 3, 1)], strides=[1] * 4, padding="VALID")
+    yield C("Conv", [v(1, 3, 3, 1), v(2, 2, 1, 1)], strides=[1] * 4, padding="SAME", batch_dims=2 ** 40, code=3)
+    yield C("Conv", [v(1, 3, 3, 1), v(1, 1, 1, 1)], strides=[1, 2 ** 31, 1, 1], padding="SAME", code=3)
+
+
 POOL_TYPES = [np.float32, np.float64, np.float16, BF16, np.int32, np.int64, np.int16, np.int8, np.uint8, np.uint16]
 
 

@@ -59,6 +59,12 @@ static void strided_update(trn_grad_ctx *c)
 
 static void max_pool_grad_v2(trn_grad_ctx *c) { trn_grad_set(c, 2, TRN_GE(c, "(MaxPoolGradGradV2 x y d w i4 @)")); }
 
+static void frac_avg_pool(trn_grad_ctx *c)
+{
+    trn_out shape = trn_g_cast(c, TRN_GE(c, "(Shape x)"), TRN_INT64);
+    trn_grad_set(c, 0, TRN_GE(c, "(FractionalAvgPoolGrad $0 d o1 o2 @)", shape));
+}
+
 static void first_only(trn_grad_ctx *c) { trn_grad_set_any(c, 0, trn_grad_dy_any(c, 0)); }
 
 /* Whatever the op has worked out goes into the op that goes back. */
@@ -94,6 +100,8 @@ const trn_grad_row trn_grads_space[] = {
     {"Conv3DBackpropInputV2", {NULL, "(Conv3DBackpropFilterV2 d (Shape y) z @)", "(Conv3D d y @)"}},
     {"DepthToSpace", {"(SpaceToDepth d @)"}},
     {"Dilation2D", {"(Dilation2DBackpropInput x y d @)", "(Dilation2DBackpropFilter x y d @)"}},
+    {"FractionalAvgPool", .fn = frac_avg_pool},
+    {"FractionalMaxPool", {"(FractionalMaxPoolGrad x o d o1 o2 @)"}},
     {"LRN", {"(LRNGrad d x o @)"}},
     {"MaxPool3D", {"(MaxPool3DGrad x o d @)"}},
     {"MaxPool3DGrad", {NULL, NULL, "(MaxPool3DGradGrad x y d @)"}},

@@ -245,6 +245,54 @@ def cases_pool3d(rng, quick):
                     yield C("MaxPool3DGradGrad", [vx, y, pool_values(rng, t, x)], **a)
 
 
+def cases_fractional(rng, quick):
+    """The same seeds, the same windows: all of it is equal, not close."""
+    shapes = [((2, 7, 9, 3), (1.5, 1.25)), ((1, 30, 20, 2), (1.44, 2.3)), ((3, 4, 4, 70), (1, 1)), ((1, 2, 3, 1), (1.9, 3)), ((2, 23, 50, 1), (2.3, 7.7)), ((1, 8, 8, 4), (2, 4))]
+    seed = 0
+    for t in (np.float32, np.float64, np.int32, np.int64):
+        for x, r in shapes:
+            for pseudo in (False, True):
+                for overlap in (False, True):
+                    seed += 1
+                    a = dict(pooling_ratio=[1.0, *map(float, r), 1.0], pseudo_random=pseudo, overlapping=overlap, deterministic=True, seed=seed, seed2=1 << 33 | seed)
+                    vx = pool_values(rng, t, x)
+                    for kind in ("Max", "Avg"):
+                        yield C("Fractional%sPool" % kind, [vx], tol=0, **a)
+                    y, rows, cols = (v.numpy() for v in tf.raw_ops.FractionalMaxPool(value=vx, **a))
+                    g = (rand(rng, np.float64, y.shape, -1, 1) * 100).astype(t)
+                    yield C("FractionalMaxPoolGrad", [vx, y, g, rows, cols], overlapping=overlap, tol=0)
+                    yield C("FractionalAvgPoolGrad", [np.array(x), g, rows, cols], overlapping=overlap, tol=0)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    yield C("FractionalMaxPool", [np.full((1, 2, 2, 1), -np.inf, np.float32)], pooling_ratio=[1.0, 2.0, 2.0, 1.0], tol=0)
+    for op in ("FractionalMaxPool", "FractionalAvgPool"):
+        yield C(op, [v(1, 5, 5, 1)], pooling_ratio=[1.0, 1.5, 1.5, 1.0], check=lambda want, got: None)  # at random
+        for x, r in (((2, 5, 5), (1, 2, 2, 1)), ((2, 5, 5, 3), (1, 2, 2)), ((2, 5, 5, 3), (1, 2, 2, 1, 1)), ((2, 5, 5, 3), (2, 2, 2, 1)), ((2, 5, 5, 3), (1, 2, 2, 3)),
+                     ((2, 5, 5, 3), (1, 0.5, 2, 1)), ((2, 5, 5, 3), (1, -1, 2, 1)), ((2, 5, 5, 3), (1, 2, 5.5, 1)), ((0, 5, 5, 3), (1, 2, 2, 1)), ((2, 5, 5, 0), (1, 2, 2, 1)),
+                     ((2, 0, 5, 1), (1, 2, 2, 1)), ((2, 5, 5, 3), (1, float("inf"), 2, 1)), ((2, 5, 5, 3), (1, float("nan"), 2, 1))):
+            yield C(op, [v(*x)], pooling_ratio=[float(n) for n in r])
+        yield C(op, [v(2, 5, 5, 3)], pooling_ratio=[1.0, 2.0, 2.0, 1.0], seed=4)
+    l = lambda *n: np.array(n, np.int64)
+    x, m = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1), np.array([5, 7, 13, 15], np.float32).reshape(1, 2, 2, 1)
+    ok = [x, m, m, l(0, 2, 4), l(0, 2, 4)]
+    yield C("FractionalMaxPoolGrad", ok, tol=0)
+    for i, bad in ((0, x[0]), (0, x[:, :0]), (1, m[0]), (1, m[:0]), (1, m + 1), (3, l(0, 2, 3)), (3, l(0, 2)), (3, l()), (4, l(0, 0, 4)), (3, l(0, 2, 4)[None]), (4, l(*range(9)))):
+        yield C("FractionalMaxPoolGrad", [bad if i == j else v for j, v in enumerate(ok)])
+    for i, bad in ((0, np.repeat(x, 2, 3)), (2, np.repeat(m, 2, 0)), (3, l(-1, 2, 4)), (3, l(0, -2 ** 63, 4)), (3, l(0, 2 ** 63 - 1, 4)), (4, l(0, 2, 4, 4))):
+        yield C("FractionalMaxPoolGrad", [bad if i == j else v for j, v in enumerate(ok)], code=3)  # TensorFlow reads or writes outside
+    ok = [l(1, 4, 4, 1), m, l(0, 2, 4), l(0, 2, 4)]
+    for rows in (l(0, 2, 4), l(0, 2, 4, 9), l(3, 1, 4), l(9, 9, 9), l(1, 2, 2 ** 63 - 1), l(0, 0, 4), l(-1, 2, 4), l(0, -3, 4), l(0, 2), l()):
+        for overlap in (False, True):
+            yield C("FractionalAvgPoolGrad", [ok[0], m, rows, ok[3]], overlapping=overlap, tol=0)
+            yield C("FractionalAvgPoolGrad", [ok[0], m, ok[2], rows], overlapping=overlap, tol=0)
+    for i, bad in ((0, l(1, 4, 4)), (0, l(1, 4, 4, 1, 1)), (0, ok[0][None]), (0, l(0, 4, 4, 1)), (0, l(1, 4, 0, 1)), (0, l(1, -4, 4, 1)), (0, l(2 ** 62, 2 ** 62, 4, 1)), (1, m[0]), (1, m[:0])):
+        yield C("FractionalAvgPoolGrad", [bad if i == j else v for j, v in enumerate(ok)])
+    yield C("FractionalAvgPoolGrad", [l(3, 4, 4, 1), *ok[1:]], tol=0)
+    for dims in (l(1, 4, 4, 2), l(1, 4, 4, 3)):
+        yield C("FractionalAvgPoolGrad", [dims, np.repeat(m, 2, 0 if dims[3] == 2 else 3), *ok[2:]], code=3)  # TensorFlow writes outside
+    big = np.full((1, 2, 2, 1), 2 ** 31 - 1, np.int32)
+    yield C("FractionalAvgPoolGrad", [l(1, 2, 2, 1), big, l(0, 1, 2), l(0, 1, 2)], overlapping=True, tol=0)
+
+
 def cases_depthwise(rng, quick):
     for t in FLOATS:
         for x, f in (((2, 5, 6, 3), (3, 3, 3, 1)), ((2, 6, 5, 8), (2, 3, 8, 2)), ((1, 7, 7, 32), (3, 3, 32, 1)), ((0, 5, 5, 2), (3, 3, 2, 2)), ((3, 4, 4, 1), (1, 1, 1, 5))):

@@ -168,6 +168,43 @@ def cases_conv(rng, quick):
     yield C("Conv", [v(1, 3, 3, 1), v(1, 1, 1, 1)], strides=[1, 2 ** 31, 1, 1], padding="SAME", code=3)
 
 
+def cases_mirrored_conv(rng, quick):
+    """One image at a time: TensorFlow convolves the first one of a batch again and again."""
+    for t in FLOATS:
+        for x, f in (((1, 5, 6, 3), (3, 3, 3, 4)), ((1, 4, 4, 8), (1, 1, 8, 5)), ((1, 9, 3, 1), (4, 2, 1, 2))):
+            for mode in ("REFLECT", "SYMMETRIC"):
+                for pad in ("SAME", "VALID"):
+                    for s in ((1, 1), (2, 3), (4, 5)):
+                        vx, vf, k = values(rng, t, x), values(rng, t, f), f[0] * f[1] * f[2]
+                        a = dict(mode=mode, strides=[1, *s, 1], padding=pad)
+                        for b in ([[0, 0], [2, 1], [0, 2], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]]):
+                            b = np.array(b, np.int32)
+                            yield conv("FusedPadConv2D", t, [vx, b, vf], k, **a)
+                            if t == BF16:
+                                continue
+                            for size in (i32(7, 5), i32(4, 9)) if quick else (i32(7, 5), i32(4, 9), i32(*x[1:3]), i32(20, 31)):
+                                yield conv("FusedResizeAndPadConv2D", t, [vx, size, b, vf], 4 * k, resize_align_corners=bool(s[0] == 2), **a)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    a = dict(mode="REFLECT", strides=[1] * 4, padding="SAME")
+    none = np.zeros((4, 2), np.int32)
+    x, f = v(1, 5, 5, 2), v(3, 3, 2, 4)
+    edge = lambda i, n: np.array([[n * (r == i)] * 2 for r in range(4)], np.int32)
+    for b in (edge(0, 1), edge(3, 1), edge(1, 5), edge(1, 6), edge(2, -1), none[:3], none[:, :1], none.reshape(8), np.zeros((5, 2), np.int32)):
+        for mode in ("REFLECT", "SYMMETRIC"):
+            yield C("FusedPadConv2D", [x, b, f], tol=1e-5, atol=1e-4, **dict(a, mode=mode))
+            yield C("FusedResizeAndPadConv2D", [x, i32(5, 5), b, f], tol=1e-5, atol=1e-4, **dict(a, mode=mode))
+    for bad in ([v(1, 5, 5, 3), none, f], [x, none, v(3, 3, 2)], [x[:0], none, f], [x, none, v(3, 3, 2, 0)]):
+        yield C("FusedPadConv2D", bad, **a)
+    yield C("FusedPadConv2D", [x[0], none, f], code=3, **a)  # TensorFlow aborts
+    for size in (i32(0, 5), i32(5, -1), i32(5), i32(5, 5, 5), np.array([[5, 5]], np.int32), i32(1 << 30, 1 << 30), i32(3, 1 << 24)):
+        yield C("FusedResizeAndPadConv2D", [x, size, none, f], **a)
+    yield C("FusedResizeAndPadConv2D", [np.repeat(x, 8, 0), i32(2 ** 31 - 1, 2 ** 31 - 1), none, f], **a)
+    for s in ([2, 1, 1, 1], [1, 1, 1, 2], [1, 0, 1, 1], [1, 1, 1]):
+        yield C("FusedPadConv2D", [x, none, f], **dict(a, strides=s))
+    yield C("FusedPadConv2D", [x, none, v(6, 6, 2, 1)], **dict(a, padding="VALID"))
+    yield C("FusedPadConv2D", [v(1, 3, 3, 1000), none, v(80, 80, 1000, 1)], **a)
+
+
 POOL_TYPES = [np.float32, np.float64, np.float16, BF16, np.int32, np.int64, np.int16, np.int8, np.uint8, np.uint16]
 
 

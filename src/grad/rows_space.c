@@ -20,6 +20,18 @@ static void top_k(trn_grad_ctx *c)
     trn_grad_set(c, 0, trn_g_like(c, all, IN(0)));
 }
 
+/* Likewise, along any dim: x is [outer, n, inner]. */
+static void approx_top_k(trn_grad_ctx *c)
+{
+    int32_t axis = (int32_t)trn_attr_int(c->n, "reduction_dimension");
+    trn_out at = trn_g_i32(c, axis), n = TRN_GE(c, "(GatherV2 (Shape x) (FloorMod $0 (Rank x)) #0)", at), k = TRN_GE(c, "(GatherV2 (Shape o1) (FloorMod $0 (Rank x)) #0)", at);
+    trn_out inner = axis == -1 ? trn_g_i32(c, 1) : TRN_GE(c, "(Prod (StridedSlice (Shape x) (Reshape $0 #[1]) #[0] #[1] end_mask=1) #0)", trn_g_i32(c, axis + 1));
+    trn_out lines = TRN_GE(c, "(Reshape o1 (Pack #-1 $0 $1))", k, inner);
+    trn_out first = TRN_GE(c, "(Range #0 (Size x) (Mul $0 $1))", n, inner);
+    trn_out to = TRN_GE(c, "(AddV2 (AddV2 (Mul $0 $1) (Range #0 $1 #1)) (Reshape $2 #[-1,1,1]))", lines, inner, first);
+    trn_grad_set(c, 0, trn_g_like(c, TRN_GE(c, "(UnsortedSegmentSum (Reshape d #[-1]) (Reshape $0 #[-1]) (Size x))", to), IN(0)));
+}
+
 static void nth_element(trn_grad_ctx *c)
 {
     trn_out is = trn_g_cast(c, TRN_GE(c, "(Equal (ExpandDims o #-1) x)"), trn_g_type(c, trn_grad_dy(c, 0)));
@@ -88,6 +100,7 @@ static void list_concat(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(Tensor
 static void list_split(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(TensorListConcatV2 d y z element_dtype=@)")); }
 
 const trn_grad_row trn_grads_space[] = {
+    {"ApproxTopK", .fn = approx_top_k},
     {"AvgPool3D", {"(AvgPool3DGrad (Shape x) d @)"}},
     {"AvgPool3DGrad", {NULL, "(AvgPool3D d @)"}},
     {"BatchToSpace", {"(SpaceToBatch d y @)"}},

@@ -467,7 +467,7 @@ static trn_err conv_space(int *space, const trn_node *n, int rank)
     TRN_CHECK_ARG(*space == 2 || strcmp(trn_attr_str(n, "padding"), "EXPLICIT"), "Explicit padding not supported for 3D Convolution");
     return TRN_OK;
 }
-/* All dims of the batch as one, and back; what follows them is `from`'s. */
+/* `from` without its first `skip` dims, behind the first n of `batch`: makes one dim of all of a batch's, and back. */
 static trn_shape with_batch(const trn_shape *from, int skip, const trn_shape *batch, int n)
 {
     trn_shape s = {.rank = n + from->rank - skip};

@@ -1,4 +1,4 @@
-/* Max and average pooling over images and volumes, with their gradients.
+/* Max and average pooling over images and volumes, with their gradients; also with windows of random widths (fractional).
  *
  * Everything is [n, depth, rows, columns, channels] (window.h) and the inner loops run along channels. A max-pool gradient finds the first
  * maximum of each window once, for a block of channels at a time, and hands the gradient to that place; where windows tile the input exactly,

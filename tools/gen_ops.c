@@ -87,6 +87,7 @@ typedef struct form {
     char *taken[MAX_FIELDS * 2];
     int n_taken;
     bool has_opts;
+    const char *opts; /* name of the struct */
 } form;
 
 /* `name`, changed until it is free among the parameters of f. */
@@ -121,6 +122,7 @@ static void form_of(form *f, const entry *e)
     memset(f, 0, sizeof *f);
     f->def = d;
     f->snake = e->snake;
+    f->opts = trn_arena_printf(names, "trn_%s%s_opts", !strcmp(e->snake, "conv") ? "op_" : "", e->snake); /* trn_conv_opts is of nn.h: the layers' */
     for (int i = 0; i < d->n_attrs; i++)
         f->from[i] = -1;
     for (int i = 0; i < d->n_in; i++) {
@@ -311,7 +313,7 @@ static void put_prototype(FILE *out, const char *prefix, const form *f)
         if (f->attr[i] && !d->attrs[i].has_default)
             fprintf(o, ", %s%s", c_type(d, &d->attrs[i]), f->attr[i]);
     if (f->has_opts)
-        fprintf(o, ", const trn_%s_opts *opts", f->snake);
+        fprintf(o, ", const %s *opts", f->opts);
     fputc(')', o);
     fclose(o);
     put_wrapped(out, text);
@@ -326,7 +328,7 @@ static void put_declaration(FILE *o, const entry *e)
     fprintf(o, "\n/* %s\n", e->words);
     put_signature(o, d->row->name, d->row->sig);
     if (f.has_opts) {
-        fprintf(o, "typedef struct trn_%s_opts {\n", f.snake);
+        fprintf(o, "typedef struct %s {\n", f.opts);
         for (int i = 0; i < d->n_attrs; i++) {
             if (!f.attr[i] || !d->attrs[i].has_default)
                 continue;
@@ -334,7 +336,7 @@ static void put_declaration(FILE *o, const entry *e)
             put_default(o, &d->attrs[i]);
             fputc('\n', o);
         }
-        fprintf(o, "} trn_%s_opts;\n", f.snake);
+        fprintf(o, "} %s;\n", f.opts);
     }
     if (d->n_out > 1) {
         fprintf(o, "typedef struct trn_%s_out {\n", f.snake);
@@ -473,7 +475,7 @@ static void put_function(FILE *o, const entry *e)
     put_prototype(o, "", &f);
     fputs("\n{\n", o);
     if (f.has_opts)
-        fprintf(o, "    static const trn_%s_opts none_;\n    if (!opts)\n        opts = &none_;\n", f.snake);
+        fprintf(o, "    static const %s none_;\n    if (!opts)\n        opts = &none_;\n", f.opts);
     int n = 0;
     for (int i = 0; i < d->n_attrs; i++)
         n += f.from[i] < 0 || d->attrs[i].is_list || d->attrs[i].kind == TRN_ATTR_INT;

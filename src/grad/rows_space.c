@@ -20,6 +20,18 @@ static void top_k(trn_grad_ctx *c)
     trn_grad_set(c, 0, trn_g_like(c, all, IN(0)));
 }
 
+/* Likewise, along any dim: x is [outer, n, inner]. */
+static void approx_top_k(trn_grad_ctx *c)
+{
+    int32_t axis = (int32_t)trn_attr_int(c->n, "reduction_dimension");
+    trn_out at = trn_g_i32(c, axis), n = TRN_GE(c, "(GatherV2 (Shape x) (FloorMod $0 (Rank x)) #0)", at), k = TRN_GE(c, "(GatherV2 (Shape o1) (FloorMod $0 (Rank x)) #0)", at);
+    trn_out inner = axis == -1 ? trn_g_i32(c, 1) : TRN_GE(c, "(Prod (StridedSlice (Shape x) (Reshape $0 #[1]) #[0] #[1] end_mask=1) #0)", trn_g_i32(c, axis + 1));
+    trn_out lines = TRN_GE(c, "(Reshape o1 (Pack #-1 $0 $1))", k, inner);
+    trn_out first = TRN_GE(c, "(Range #0 (Size x) (Mul $0 $1))", n, inner);
+    trn_out to = TRN_GE(c, "(AddV2 (AddV2 (Mul $0 $1) (Range #0 $1 #1)) (Reshape $2 #[-1,1,1]))", lines, inner, first);
+    trn_grad_set(c, 0, trn_g_like(c, TRN_GE(c, "(UnsortedSegmentSum (Reshape d #[-1]) (Reshape $0 #[-1]) (Size x))", to), IN(0)));
+}
+
 static void nth_element(trn_grad_ctx *c)
 {
     trn_out is = trn_g_cast(c, TRN_GE(c, "(Equal (ExpandDims o #-1) x)"), trn_g_type(c, trn_grad_dy(c, 0)));
@@ -59,6 +71,12 @@ static void strided_update(trn_grad_ctx *c)
 
 static void max_pool_grad_v2(trn_grad_ctx *c) { trn_grad_set(c, 2, TRN_GE(c, "(MaxPoolGradGradV2 x y d w i4 @)")); }
 
+static void frac_avg_pool(trn_grad_ctx *c)
+{
+    trn_out shape = trn_g_cast(c, TRN_GE(c, "(Shape x)"), TRN_INT64);
+    trn_grad_set(c, 0, TRN_GE(c, "(FractionalAvgPoolGrad $0 d o1 o2 @)", shape));
+}
+
 static void first_only(trn_grad_ctx *c) { trn_grad_set_any(c, 0, trn_grad_dy_any(c, 0)); }
 
 /* Whatever the op has worked out goes into the op that goes back. */
@@ -82,6 +100,7 @@ static void list_concat(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(Tensor
 static void list_split(trn_grad_ctx *c) { trn_grad_set(c, 0, TRN_GE(c, "(TensorListConcatV2 d y z element_dtype=@)")); }
 
 const trn_grad_row trn_grads_space[] = {
+    {"ApproxTopK", .fn = approx_top_k},
     {"AvgPool3D", {"(AvgPool3DGrad (Shape x) d @)"}},
     {"AvgPool3DGrad", {NULL, "(AvgPool3D d @)"}},
     {"BatchToSpace", {"(SpaceToBatch d y @)"}},
@@ -94,6 +113,8 @@ const trn_grad_row trn_grads_space[] = {
     {"Conv3DBackpropInputV2", {NULL, "(Conv3DBackpropFilterV2 d (Shape y) z @)", "(Conv3D d y @)"}},
     {"DepthToSpace", {"(SpaceToDepth d @)"}},
     {"Dilation2D", {"(Dilation2DBackpropInput x y d @)", "(Dilation2DBackpropFilter x y d @)"}},
+    {"FractionalAvgPool", .fn = frac_avg_pool},
+    {"FractionalMaxPool", {"(FractionalMaxPoolGrad x o d o1 o2 @)"}},
     {"LRN", {"(LRNGrad d x o @)"}},
     {"MaxPool3D", {"(MaxPool3DGrad x o d @)"}},
     {"MaxPool3DGrad", {NULL, NULL, "(MaxPool3DGradGrad x y d @)"}},

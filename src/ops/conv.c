@@ -403,9 +403,9 @@ static trn_err finish_init(finish_job *j, const trn_tensor *y, const extras *x, 
     return TRN_OK;
 }
 
-static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
+static trn_err forward(trn_kctx *k, const trn_tensor *in, int space, const extras *x, bool depthwise)
 {
-    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
+    const trn_tensor *f = trn_in(k, 1);
     trn_window w, plain = {.space = space};
     int64_t d[5];
     trn_conv_geom g;
@@ -453,9 +453,61 @@ static trn_err forward(trn_kctx *k, int space, const extras *x, bool depthwise)
         trn_tensor_unref(arg[i]);
     return e;
 }
-static trn_err k_conv2d(trn_kctx *k) { return forward(k, 2, NULL, false); }
-static trn_err k_depthwise(trn_kctx *k) { return forward(k, 2, NULL, true); }
-static trn_err k_conv3d(trn_kctx *k) { return forward(k, 3, NULL, false); }
+static trn_err k_conv2d(trn_kctx *k) { return forward(k, trn_in(k, 0), 2, NULL, false); }
+static trn_err k_depthwise(trn_kctx *k) { return forward(k, trn_in(k, 0), 2, NULL, true); }
+static trn_err k_conv3d(trn_kctx *k) { return forward(k, trn_in(k, 0), 3, NULL, false); }
+
+/* Conv: how many dims the window slides over is what batch and channels leave. */
+static trn_err conv_space(int *space, const trn_node *n, int rank)
+{
+    int64_t batch = trn_attr_int(n, "batch_dims");
+    TRN_CHECK_ARG(batch >= 0, "Batch dims must be non-negative.");
+    TRN_CHECK_ARG(rank - 1 - batch == 2 || rank - 1 - batch == 3, "The input must have 2 or 3 spatial dimensions but got %lld", (long long)(rank - 1 - batch));
+    *space = (int)(rank - 1 - batch);
+    TRN_CHECK_ARG(*space == 2 || strcmp(trn_attr_str(n, "padding"), "EXPLICIT"), "Explicit padding not supported for 3D Convolution");
+    return TRN_OK;
+}
+/* `from` without its first `skip` dims, behind the first n of `batch`: makes one dim of all of a batch's, and back. */
+static trn_shape with_batch(const trn_shape *from, int skip, const trn_shape *batch, int n)
+{
+    trn_shape s = {.rank = n + from->rank - skip};
+    memcpy(s.dim, batch->dim, sizeof s.dim[0] * (size_t)n);
+    memcpy(s.dim + n, from->dim + skip, sizeof s.dim[0] * (size_t)(from->rank - skip));
+    return s;
+}
+
+static trn_err k_conv(trn_kctx *k)
+{
+    const trn_tensor *in = trn_in(k, 0), *f = trn_in(k, 1);
+    int space;
+    int64_t d[5];
+    trn_window w;
+    trn_shape all = {.rank = 1, .dim = {1}};
+    if (trn_attr_int(k->node, "groups") != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Grouped/Depthwise Convolutions are not supported yet.");
+    TRN_TRY(conv_space(&space, k->node, in->shape.rank));
+    TRN_CHECK_ARG(f->count, "filter must not have zero elements (i.e. all dimensions must be non-zero)");
+    TRN_CHECK_ARG(f->shape.rank == space + 2, "The filter must be rank %d but got %d", space + 2, f->shape.rank);
+    TRN_TRY(trn_window_read(&w, k->node, space));
+    TRN_CHECK_ARG(w.stride_n == 1 && w.stride_c == 1, "Current implementation does not support strides in the batch and depth dimensions.");
+    TRN_CHECK_ARG(w.dil_n == 1 && w.dil_c == 1, "Current implementation does not support dilation rates in the batch and depth dimensions.");
+    int batch = in->shape.rank - 1 - space;
+    for (int i = 0; i < batch; i++)
+        TRN_CHECK_ARG(!__builtin_mul_overflow(all.dim[0], in->shape.dim[i], &all.dim[0]), "Batch is too large");
+    trn_shape s = with_batch(&in->shape, batch, &all, 1);
+    TRN_TRY(trn_window_dims(d, &w, &s, "convolution input"));
+    TRN_CHECK_ARG(d[4] == f->shape.dim[space], "Input depth must be equal to filter depth: %lld vs %lld", (long long)d[4], (long long)f->shape.dim[space]);
+    trn_tensor *flat, *y;
+    TRN_TRY(trn_tensor_view(&flat, in, 0, &s));
+    trn_err e = forward(k, flat, space, NULL, false);
+    trn_tensor_unref(flat);
+    if (e || batch == 1)
+        return e;
+    s = with_batch(&k->out[0].t->shape, 1, &in->shape, batch);
+    TRN_TRY(trn_tensor_view(&y, k->out[0].t, 0, &s));
+    trn_out_set(k, 0, y);
+    return TRN_OK;
+}
 
 static trn_err k_fused_conv2d(trn_kctx *k)
 {
@@ -471,7 +523,7 @@ static trn_err k_fused_conv2d(trn_kctx *k)
     TRN_CHECK_ARG(count == x.n && trn_attr_int(k->node, "num_args") == x.n, "Fused Conv2D with %s must have %d extra argument(s)", f->list[0].s.p, x.n);
     for (int i = 0; i < x.n; i++)
         TRN_CHECK_ARG(trn_in(k, x.first + i)->dtype == trn_in(k, 0)->dtype, "argument %d of the fusion has another type than the input", i);
-    return forward(k, 2, &x, false);
+    return forward(k, trn_in(k, 0), 2, &x, false);
 }
 
 /* The input's shape for Conv2DBackpropInput: all of it, or rows and columns only. */
@@ -568,6 +620,162 @@ static trn_err k_conv3d_filter(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD
 static trn_err k_conv3d_input_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_INPUT, true, false); }
 static trn_err k_conv3d_filter_v2(trn_kctx *k) { return backward(k, 3, TRN_CONV_BWD_FILTER, true, false); }
 
+/* ---- of mirrored, resized images ------------------------------------------------------------------------------------------------ */
+
+/* Where one row or column comes from: two of the image's and how far it is from the first to the second; a < 0: nothing is there. */
+typedef struct sample {
+    int64_t a, b;
+    float part;
+} sample;
+
+typedef struct mirror_job {
+    const char *x;
+    char *y;
+    int64_t h, w, c; /* of x */
+    int64_t high, wide; /* of y */
+    sample *rows, *cols;
+    bool exact; /* nothing is resized */
+} mirror_job;
+
+/* n samples from `first` on, of a dim that has `in` elements, is resized to `size`, and then has a mirrored border; shift 1: its edge is not repeated. */
+static void mirror_samples(sample *s, int64_t n, int64_t first, int64_t in, int64_t size, const int32_t border[2], int shift, float scale)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = first + i;
+        s[i] = (sample){.a = -1};
+        if (at < 0 || at >= border[0] + size + border[1])
+            continue;
+        float p = (float)(at - border[0]);
+        p = p < 0 ? -(p + 1 - (float)shift) : p >= (float)size ? 2 * (float)size - (p + 1 + (float)shift) : p;
+        p *= scale;
+        s[i].a = TRN_MIN((int64_t)floorf(p), in - 1);
+        s[i].b = TRN_MIN((int64_t)ceilf(p), in - 1);
+        s[i].part = p - (float)s[i].a;
+    }
+}
+
+#define MIRROR_ROWS(T, tag)                                                                                            \
+    static void mirror_rows_##tag(void *arg, int64_t lo, int64_t hi)                                                   \
+    {                                                                                                                  \
+        const mirror_job *j = arg;                                                                                     \
+        T *y = (T *)(void *)j->y + lo * j->wide * j->c;                                                                \
+        for (int64_t o = lo * j->wide; o < hi * j->wide; o++, y += j->c) {                                             \
+            const sample *r = &j->rows[o / j->wide % j->high], *q = &j->cols[o % j->wide];                             \
+            const T *x = (const T *)(const void *)j->x + o / (j->wide * j->high) * j->h * j->w * j->c;                 \
+            const T *top = x + (r->a * j->w + q->a) * j->c, *bottom = x + (r->b * j->w + q->a) * j->c;                 \
+            int64_t right = (q->b - q->a) * j->c;                                                                      \
+            if (r->a < 0 || q->a < 0)                                                                                  \
+                memset(y, 0, (size_t)j->c * sizeof(T));                                                                \
+            else if (j->exact)                                                                                         \
+                memcpy(y, top, (size_t)j->c * sizeof(T));                                                              \
+            else                                                                                                       \
+                for (int64_t c = 0; c < j->c; c++) {                                                                   \
+                    T t = top[c] + (top[c + right] - top[c]) * (T)q->part;                                             \
+                    T b = bottom[c] + (bottom[c + right] - bottom[c]) * (T)q->part;                                    \
+                    y[c] = t + (b - t) * (T)r->part;                                                                   \
+                }                                                                                                      \
+        }                                                                                                              \
+    }
+MIRROR_ROWS(float, f32)
+MIRROR_ROWS(double, f64)
+
+static trn_err check_borders(const trn_tensor *p, const int64_t size[4], bool reflect)
+{
+    char t[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(p->shape.rank == 2 && p->shape.dim[0] == 4 && p->shape.dim[1] == 2, "paddings must be a matrix with 4 rows and 2 columns: %s", trn_shape_text(t, &p->shape));
+    for (int i = 0; i < 8; i++) {
+        int32_t v = TRN_DATA(p, int32_t)[i];
+        TRN_CHECK_ARG(v >= 0 && v <= size[i / 2] - reflect, "paddings must be non-negative and %s the dimension size: %d of %lld", reflect ? "less than" : "no greater than", v,
+                      (long long)size[i / 2]);
+        TRN_CHECK_ARG(!v || i / 2 == 1 || i / 2 == 2, "Fused mirror padding only support spatial padding, not batches or channels");
+    }
+    return TRN_OK;
+}
+
+/* What the windows see is made first, no more and no less; then it is a plain convolution without padding. */
+static trn_err mirrored(trn_kctx *k, bool resize)
+{
+    const trn_tensor *in = trn_in(k, 0), *borders = trn_in(k, resize ? 2 : 1), *f = trn_in(k, resize ? 3 : 2);
+    bool reflect = !strcmp(trn_attr_str(k->node, "mode"), "REFLECT"), align = resize && trn_attr_bool(k->node, "resize_align_corners");
+    trn_window w, plain = {.space = 2};
+    int64_t d[5], n = 1;
+    TRN_TRY(trn_window_read(&w, k->node, 2));
+    TRN_CHECK_ARG(w.stride_n == 1 && w.stride_c == 1, "Current implementation does not yet support strides in the batch and depth dimensions.");
+    TRN_TRY(trn_window_dims(d, &w, &in->shape, "input"));
+    TRN_CHECK_ARG(in->count, "Input tensor can't be empty");
+    TRN_CHECK_ARG(f->shape.rank == 4 && f->count, "filter must be 4-dimensional and not empty");
+    TRN_CHECK_ARG(f->shape.dim[2] == d[4], "input and filter must have the same depth: %lld vs %lld", (long long)d[4], (long long)f->shape.dim[2]);
+    trn_shape size = in->shape;
+    if (resize) {
+        const trn_tensor *to = trn_in(k, 1);
+        TRN_CHECK_ARG(trn_is_vector(to) && to->count == 2, "shape_t must be 1-dimensional and have two elements");
+        for (int i = 0; i < 2; i++) {
+            size.dim[1 + i] = trn_int_at(to, i);
+            TRN_CHECK_ARG(size.dim[1 + i] > 0, "output dimensions must be positive");
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        TRN_CHECK_ARG(!__builtin_mul_overflow(n, size.dim[i], &n), "Encountered overflow: the resized image has too many elements");
+    TRN_TRY(check_borders(borders, size.dim, reflect));
+    const int32_t *b = TRN_DATA(borders, int32_t);
+    int64_t out[2], first[2], seen[2];
+    for (int i = 0; i < 2; i++) {
+        int64_t whole = size.dim[1 + i] + b[2 + 2 * i] + b[3 + 2 * i], ker = f->shape.dim[i], pad, after;
+        TRN_CHECK_ARG(whole <= INT32_MAX && ker <= INT32_MAX, "Input or filter too large");
+        TRN_TRY(trn_window_size(&out[i], &pad, &after, &w, 1 + i, whole, ker));
+        TRN_CHECK_ARG(out[i], "Output tensor can't be empty");
+        seen[i] = (out[i] - 1) * w.stride[1 + i] + ker;
+        first[i] = -((seen[i] - whole + (w.padding == TRN_PAD_VALID)) / 2); /* what strides leave over is left over on both sides */
+    }
+    double strip = (double)f->shape.dim[0] * (double)d[4] * (double)trn_dtype_size(in->dtype); /* a column as high as the filter */
+    trn_shape s = {.rank = 4, .dim = {d[0], seen[0], seen[1], d[4]}};
+    trn_tensor *wi = NULL, *wf = NULL, *wy = NULL, *all = NULL;
+    trn_buf *buf = NULL;
+    trn_conv_geom g;
+    mirror_job j = {.h = d[2], .w = d[3], .c = d[4], .high = seen[0], .wide = seen[1], .exact = !resize};
+    d[2] = seen[0];
+    d[3] = seen[1];
+    w.padding = TRN_PAD_VALID;
+    TRN_TRY(geometry(&g, &w, d, &f->shape));
+    out_dims(d, &g);
+    trn_err e = trn_window_out(&wy, k, 0, &w, in->dtype, d, true);
+    if (!e && strip * (double)f->shape.dim[1] > 16 << 20) /* TensorFlow's limits, after it has its output */
+        e = TRN_BAD("Im2Col patch too large for buffer");
+    if (!e && strip * (double)seen[1] > 8 << 20)
+        e = TRN_BAD("Input too large for resize cache");
+    if (!e)
+        e = trn_window_in(&wi, k, &plain, in, true);
+    if (!e)
+        e = trn_window_in(&wf, k, &plain, f, true);
+    if (!e)
+        e = trn_tensor_new(&all, wi->dtype, &s);
+    if (!e)
+        e = trn_buf_new(&buf, (size_t)(seen[0] + seen[1]) * sizeof(sample));
+    if (!e) {
+        j.x = wi->data;
+        j.y = all->data;
+        j.rows = (sample *)(void *)buf->data;
+        j.cols = j.rows + seen[0];
+        for (int i = 0; i < 2; i++) {
+            int64_t from = i ? j.w : j.h, to = size.dim[1 + i];
+            float scale = align && from > 1 && to > 1 ? (float)(from - 1) / (float)(to - 1) : (float)from / (float)to;
+            mirror_samples(i ? j.cols : j.rows, seen[i], first[i], from, to, b + 2 + 2 * i, reflect, scale);
+        }
+        trn_k_for(k, s.dim[0] * seen[0], 32768 / (seen[1] * j.c) + 1, wi->dtype == TRN_DOUBLE ? mirror_rows_f64 : mirror_rows_f32, &j);
+        e = convolve(k, TRN_CONV_FWD, &g, all, wf, wy, NULL, NULL);
+    }
+    if (!e)
+        e = trn_window_done(k, 0, &w, wy);
+    trn_buf_unref(buf);
+    trn_tensor_unref(all);
+    trn_tensor_unref(wi);
+    trn_tensor_unref(wf);
+    trn_tensor_unref(wy);
+    return e;
+}
+static trn_err k_pad_conv2d(trn_kctx *k) { return mirrored(k, false); }
+static trn_err k_resize_pad_conv2d(trn_kctx *k) { return mirrored(k, true); }
+
 /* ---- shape rules ---------------------------------------------------------------------------------------------------------------- */
 
 static trn_err sh_conv(trn_shctx *s, int space, bool depthwise)
@@ -598,6 +806,54 @@ static trn_err sh_conv(trn_shctx *s, int space, bool depthwise)
 static trn_err sh_conv2d(trn_shctx *s) { return sh_conv(s, 2, false); }
 static trn_err sh_depthwise(trn_shctx *s) { return sh_conv(s, 2, true); }
 static trn_err sh_conv3d(trn_shctx *s) { return sh_conv(s, 3, false); }
+static trn_err sh_conv_any(trn_shctx *s)
+{
+    const trn_shape *x = &s->in[0], *f = &s->in[1];
+    if (x->rank < 0 || f->rank < 0)
+        return TRN_OK;
+    int space;
+    TRN_TRY(conv_space(&space, s->node, x->rank));
+    TRN_CHECK_ARG(f->rank == space + 2, "Input tensor rank must be the same as filter rank.");
+    int batch = x->rank - 1 - space;
+    trn_shape some = {.rank = 1, .dim = {-1}}, in[2] = {with_batch(x, batch, &some, 1), *f}, out = {.rank = -1};
+    trn_shctx one = {.node = s->node, .n_in = 2, .n_out = 1, .in = in, .value = s->value, .out = &out};
+    trn_window w;
+    int64_t groups = trn_attr_int(s->node, "groups"), d[5], oc = f->dim[space + 1], depth = f->dim[space];
+    TRN_CHECK_ARG(groups >= 1, "Groups attribute should be a positive integer");
+    TRN_TRY(sh_conv(&one, space, false));
+    TRN_TRY(trn_window_read(&w, s->node, space));
+    TRN_TRY(trn_window_dims(d, &w, &in[0], "convolution input"));
+    TRN_CHECK_ARG(d[4] < 0 || d[4] % groups == 0, "Number of groups should divide input depth");
+    TRN_CHECK_ARG(oc < 0 || oc % groups == 0, "Number of groups should divide output depth");
+    TRN_CHECK_ARG(depth && (d[4] < 0 || depth < 0 || d[4] / depth == groups), "Input depth divided by filter input depth does not match with groups parameter (%lld)",
+                  (long long)groups);
+    s->out[0] = with_batch(&out, 1, x, batch);
+    return TRN_OK;
+}
+
+/* Inputs: image, [size,] borders, filter. */
+static trn_err sh_mirrored(trn_shctx *s)
+{
+    int last = s->n_in - 1;
+    trn_window w;
+    TRN_TRY(trn_window_read(&w, s->node, 2));
+    TRN_TRY(trn_sh_rank_of(s, 0, 4));
+    TRN_TRY(trn_sh_rank_of(s, last - 1, 2));
+    TRN_TRY(trn_sh_rank_of(s, last, 4));
+    const trn_shape *x = &s->in[0], *f = &s->in[last];
+    const trn_tensor *size = last == 3 ? s->value[1] : NULL, *b = s->value[last - 1];
+    trn_shape o = {.rank = 4, .dim = {x->rank < 0 ? -1 : x->dim[0], -1, -1, f->rank < 0 ? -1 : f->dim[3]}};
+    for (int i = 0; i < 2; i++) {
+        int64_t n = last == 3 ? (size && size->count == 2 ? trn_int_at(size, i) : -1) : x->rank < 0 ? -1 : x->dim[1 + i], pad, after;
+        if (n < 0 || !b || b->count != 8 || f->rank < 0 || f->dim[i] < 0)
+            continue;
+        int64_t p = trn_int_at(b, 2 + 2 * i), q = trn_int_at(b, 3 + 2 * i);
+        TRN_CHECK_ARG(p >= 0 && q >= 0, "Paddings must be non-negative");
+        TRN_TRY(trn_window_size(&o.dim[1 + i], &pad, &after, &w, 1 + i, n + p + q, f->dim[i]));
+    }
+    s->out[0] = o;
+    return TRN_OK;
+}
 
 /* The shape is a value: of input 0 or 1. */
 static trn_err sh_sized(trn_shctx *s, int i, int rank)
@@ -622,6 +878,10 @@ static trn_err sh_conv3d_filter(trn_shctx *s) { return sh_sized(s, 1, 5); }
 #define CONV3D_OLD "strides:list(int)>=5, padding:{SAME,VALID}, dilations:list(int)=[1,1,1,1,1]"
 
 const trn_op trn_ops_conv[] = {
+    {"Conv",
+     "input:T, filter:T -> output:T; T:float|i32, strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], "
+     "data_format:{CHANNELS_FIRST,CHANNELS_LAST}=CHANNELS_LAST, dilations:list(int)=[], batch_dims:int=1, groups:int=1",
+     sh_conv_any, k_conv, TRN_OP_HEAVY},
     {"Conv2D", "input:T, filter:T -> output:T; T:float|i32, " CONV2D, sh_conv2d, k_conv2d, TRN_OP_HEAVY},
     {"Conv2DBackpropInput", "input_sizes:i32, filter:T, out_backprop:T -> output:T; T:float|i32, " CONV2D, sh_conv2d_input, k_conv2d_input, TRN_OP_HEAVY},
     {"Conv2DBackpropFilter", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " CONV2D, sh_conv2d_filter, k_conv2d_filter, TRN_OP_HEAVY},
@@ -630,6 +890,12 @@ const trn_op trn_ops_conv[] = {
      "strides:list(int), padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], data_format:{NHWC,NCHW}=NHWC, filter_format:{HWIO}=HWIO, "
      "dilations:list(int)=[1,1,1,1], use_cudnn_on_gpu:bool=true, fused_ops:list(string)=[], epsilon:float=0.0001, leakyrelu_alpha:float=0.2",
      sh_conv2d, k_fused_conv2d, TRN_OP_HEAVY},
+    {"FusedResizeAndPadConv2D",
+     "input:T, size:i32, paddings:i32, filter:T -> output:T; T:f16|f32|f64, resize_align_corners:bool=false, mode:{REFLECT,SYMMETRIC}, strides:list(int), "
+     "padding:{SAME,VALID}",
+     sh_mirrored, k_resize_pad_conv2d, TRN_OP_HEAVY},
+    {"FusedPadConv2D", "input:T, paddings:i32, filter:T -> output:T; T:float, mode:{REFLECT,SYMMETRIC}, strides:list(int), padding:{SAME,VALID}", sh_mirrored,
+     k_pad_conv2d, TRN_OP_HEAVY},
     {"DepthwiseConv2dNative", "input:T, filter:T -> output:T; T:float, " DEPTHWISE, sh_depthwise, k_depthwise, TRN_OP_HEAVY},
     {"DepthwiseConv2dNativeBackpropInput", "input_sizes:i32, filter:T, out_backprop:T -> output:T; T:float, " DEPTHWISE, sh_conv2d_input, k_depthwise_input, TRN_OP_HEAVY},
     {"DepthwiseConv2dNativeBackpropFilter", "input:T, filter_sizes:i32, out_backprop:T -> output:T; T:float, " DEPTHWISE, sh_conv2d_filter, k_depthwise_filter,

@@ -445,6 +445,26 @@ static void sift(int64_t *h, int64_t n, int64_t i, const void *row, before_fn be
     }
 }
 
+/* Where the best `want` of a row of n are, the best first. */
+static void pick(int64_t *h, int64_t want, const void *row, int64_t n, before_fn before)
+{
+    for (int64_t i = 0; i < want; i++)
+        h[i] = i;
+    for (int64_t i = want / 2 - 1; i >= 0; i--)
+        sift(h, want, i, row, before);
+    for (int64_t i = want; i < n; i++)
+        if (before(row, i, h[0])) {
+            h[0] = i;
+            sift(h, want, 0, row, before);
+        }
+    for (int64_t m = want - 1; m > 0; m--) { /* the worst goes last, and so on */
+        int64_t t = h[0];
+        h[0] = h[m];
+        h[m] = t;
+        sift(h, m, 0, row, before);
+    }
+}
+
 static trn_err topk(trn_kctx *k, int64_t want)
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -473,22 +493,7 @@ static trn_err topk(trn_kctx *k, int64_t want)
     }
     const char *data = w ? w->data : x->data;
     for (int64_t r = 0; r < x->count / n; r++) {
-        const char *row = data + (size_t)(r * n) * size;
-        for (int64_t i = 0; i < want; i++)
-            h[i] = i;
-        for (int64_t i = want / 2 - 1; i >= 0; i--)
-            sift(h, want, i, row, before);
-        for (int64_t i = want; i < n; i++)
-            if (before(row, i, h[0])) {
-                h[0] = i;
-                sift(h, want, 0, row, before);
-            }
-        for (int64_t m = want - 1; m > 0; m--) { /* the worst goes last, and so on */
-            int64_t t = h[0];
-            h[0] = h[m];
-            h[m] = t;
-            sift(h, m, 0, row, before);
-        }
+        pick(h, want, data + (size_t)(r * n) * size, n, before);
         for (int64_t i = 0; i < want; i++) {
             memcpy((char *)v->data + (size_t)(r * want + i) * vs, (const char *)x->data + (size_t)(r * n + h[i]) * vs, vs);
             trn_int_put(idx, r * want + i, h[i]);
@@ -515,6 +520,95 @@ static trn_err sh_topk(trn_shctx *s)
             n = trn_int_at(s->value[1], 0);
         s->out[0].dim[s->out[0].rank - 1] = n < 0 ? -1 : n;
     }
+    s->out[1] = s->out[0];
+    return TRN_OK;
+}
+
+/* ApproxTopK: along which dim, and how many. Without aggregate_to_topk it is what a TPU's reduction by windows of 128 (1024) leaves, for the sake of the same shape. */
+static trn_err approx_size(int64_t *out, int *axis, const trn_node *node, const trn_shape *x)
+{
+    int64_t k = trn_attr_int(node, "k"), override = trn_attr_int(node, "reduction_input_size_override"), tile = x->rank == 1 ? 1024 : 128;
+    double recall = (double)trn_attr_float(node, "recall_target");
+    TRN_CHECK_ARG(x->rank >= 1, "input must be >= 1-D, got a scalar");
+    TRN_TRY(trn_axis(axis, trn_attr_int(node, "reduction_dimension"), x->rank, "reduction dimension"));
+    TRN_CHECK_ARG(recall > 0 && recall <= 1, "Invalid recall target: %g. Valid value range in : [0, 1.0].", recall);
+    int64_t n = x->dim[*axis], size = override >= 0 ? override : n;
+    *out = trn_attr_bool(node, "aggregate_to_topk") ? k : -1;
+    if (n < 0)
+        return TRN_OK;
+    TRN_CHECK_ARG(n >= k && n <= INT32_MAX, "input must have last dimension >= k = %lld but was %lld", (long long)k, (long long)n);
+    if (*out >= 0)
+        return TRN_OK;
+    *out = n;
+    if (n <= tile || recall == 1)
+        return TRN_OK;
+    int64_t windows = (int64_t)fmin(fmax((double)(1 - k) / log(recall), (double)tile), (double)n);
+    int halves = 0, most = 0;
+    while (halves < 62 && size / windows >> (halves + 1))
+        halves++;
+    while (INT64_C(1) << most < n / tile)
+        most++;
+    if (k == 1)
+        *out = tile;
+    else if (halves) {
+        int64_t tiles = (n + tile - 1) / tile, by = INT64_C(1) << TRN_MIN(halves, most);
+        *out = (tiles + by - 1) / by * tile;
+    }
+    TRN_CHECK_ARG(*out <= n, "reduction_input_size_override of %lld does not go with %lld elements", (long long)override, (long long)n);
+    return TRN_OK;
+}
+
+/* Exact: that recalls all of them. */
+static trn_err k_approx_topk(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    bool max = trn_attr_bool(k->node, "is_max_k");
+    int axis;
+    int64_t want, inner = 1;
+    TRN_TRY(approx_size(&want, &axis, k->node, &x->shape));
+    trn_shape s = x->shape;
+    int64_t n = s.dim[axis];
+    s.dim[axis] = want;
+    for (int i = axis + 1; i < s.rank; i++)
+        inner *= s.dim[i];
+    trn_tensor *v, *idx;
+    trn_buf *buf;
+    TRN_TRY(trn_out_new(&v, k, 0, x->dtype, &s));
+    TRN_TRY(trn_out_new(&idx, k, 1, TRN_INT32, &s));
+    if (!v->count)
+        return TRN_OK;
+    TRN_TRY(trn_buf_new(&buf, (size_t)want * sizeof(int64_t) + (size_t)n * sizeof(float)));
+    int64_t *h = (int64_t *)(void *)buf->data;
+    float *line = (float *)(void *)(h + want);
+    size_t size = trn_dtype_size(x->dtype);
+    for (int64_t r = 0; r < x->count / n; r++) {
+        int64_t from = r / inner * n * inner + r % inner, to = r / inner * want * inner + r % inner;
+        for (int64_t i = 0; i < n; i++) {
+            const char *e = (const char *)x->data + (size_t)(from + i * inner) * size;
+            if (x->dtype == TRN_FLOAT)
+                memcpy(&line[i], e, sizeof *line);
+            else
+                trn_widen(&line[i], e, x->dtype, 1);
+            line[i] = max ? line[i] : -line[i];
+        }
+        pick(h, want, line, n, before_f32);
+        for (int64_t i = 0; i < want; i++) {
+            memcpy((char *)v->data + (size_t)(to + i * inner) * size, (const char *)x->data + (size_t)(from + h[i] * inner) * size, size);
+            trn_int_put(idx, to + i * inner, h[i]);
+        }
+    }
+    trn_buf_unref(buf);
+    return TRN_OK;
+}
+static trn_err sh_approx_topk(trn_shctx *s)
+{
+    int axis;
+    int64_t want;
+    if (s->in[0].rank < 0)
+        return TRN_OK;
+    TRN_TRY(approx_size(&want, &axis, s->node, &s->in[0]));
+    s->out[0] = s->in[0];
+    s->out[0].dim[axis] = want;
     s->out[1] = s->out[0];
     return TRN_OK;
 }
@@ -560,6 +654,10 @@ const trn_op trn_ops_nn_small[] = {
     {"TopK", "input:T -> values:T, indices:i32; k:int>=0, sorted:bool=true, T:real", sh_topk, k_topk, 0},
     {"TopKV2", "input:T, k:Tk -> values:T, indices:index_type; sorted:bool=true, T:real, Tk:i16|i32|i64=i32, index_type:i16|i32|i64=i32", sh_topk,
      k_topk_v2, 0},
+    {"ApproxTopK",
+     "input:T -> values:T, indices:i32; k:int>=0, reduction_dimension:int=-1, recall_target:float=0.95, is_max_k:bool=true, reduction_input_size_override:int=-1, "
+     "aggregate_to_topk:bool=true, T:f16|bf16|f32",
+     sh_approx_topk, k_approx_topk, 0},
     {"InTopK", "predictions:f32, targets:T -> precision:bool; k:int, T:i32|i64=i32", trn_sh_like1, k_in_topk, 0},
     {"InTopKV2", "predictions:f32, targets:T, k:T -> precision:bool; T:i32|i64=i32", trn_sh_like1, k_in_topk_v2, 0},
     {0},

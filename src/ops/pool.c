@@ -1,4 +1,4 @@
-/* Max and average pooling over images and volumes, with their gradients.
+/* Max and average pooling over images and volumes, with their gradients; also with windows of random widths (fractional).
  *
  * Everything is [n, depth, rows, columns, channels] (window.h) and the inner loops run along channels. A max-pool gradient finds the first
  * maximum of each window once, for a block of channels at a time, and hands the gradient to that place; where windows tile the input exactly,
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "ops/kern.h"
+#include "ops/random.h"
 #include "ops/window.h"
 
 enum { BLOCK = 64 }; /* channels at a time */
@@ -51,6 +52,14 @@ enum { BLOCK = 64 }; /* channels at a time */
         const T *g = vg;                                                                                               \
         for (int64_t i = 0; i < n; i++)                                                                                \
             y[i] = at[i] == q ? g[i] : y[i];                                                                           \
+    }                                                                                                                  \
+    static bool same_##tag(const void *va, const void *vb, int64_t n)                                                  \
+    {                                                                                                                  \
+        const T *a = va, *b = vb;                                                                                      \
+        bool ok = true;                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            ok &= a[i] == b[i];                                                                                        \
+        return ok;                                                                                                     \
     }
 TRN_EACH_INT(MAX_ROW, x, 0)
 TRN_EACH_FLOAT(MAX_ROW, x, 0)
@@ -60,8 +69,9 @@ typedef struct max_fns {
     void (*first_max)(void *, int32_t *, const void *, int64_t, int32_t);
     void (*give)(void *, const void *, const int32_t *, int64_t, int32_t, bool);
     void (*take)(void *, const void *, const int32_t *, int64_t, int32_t);
+    bool (*same)(const void *, const void *, int64_t);
 } max_fns;
-#define MAX_FNS(tag) {max_row_##tag, first_max_##tag, give_##tag, take_##tag}
+#define MAX_FNS(tag) {max_row_##tag, first_max_##tag, give_##tag, take_##tag, same_##tag}
 static const max_fns max_of[TRN_DTYPE_END] = {
     [TRN_INT8] = MAX_FNS(i8),   [TRN_INT16] = MAX_FNS(i16),   [TRN_INT32] = MAX_FNS(i32),   [TRN_INT64] = MAX_FNS(i64), [TRN_UINT8] = MAX_FNS(u8),
     [TRN_UINT16] = MAX_FNS(u16), [TRN_UINT32] = MAX_FNS(u32), [TRN_UINT64] = MAX_FNS(u64), [TRN_FLOAT] = MAX_FNS(f32), [TRN_DOUBLE] = MAX_FNS(f64),
@@ -94,6 +104,8 @@ TRN_EACH_FLOAT(AVG_ROW, x, 0)
 typedef struct pool_job {
     trn_window w;
     int64_t n, c, in[3], out[3], pad[3];
+    const int64_t *seq[3]; /* fractional: window i is seq[i] … seq[i + 1], and one more when they overlap */
+    bool overlap;
     trn_dtype t;
     size_t size;
     const max_fns *f;
@@ -101,6 +113,8 @@ typedef struct pool_job {
     char *y;
     trn_tensor *index; /* MaxPoolWithArgmax */
     bool batch_index, tiles; /* tiles: every input element is in exactly one window */
+    double *sum;             /* FractionalAvgPoolGrad adds in double, whatever the type */
+    atomic_bool differs;     /* `m` is not what pooling gives */
     void (*image)(struct pool_job *, int64_t);
 } pool_job;
 
@@ -140,9 +154,15 @@ static places places_of(const pool_job *j, int64_t o)
     int64_t at[3] = {o / (j->out[1] * j->out[2]), o / j->out[2] % j->out[1], o % j->out[2]};
     p.n = 1;
     for (int i = 0; i < 3; i++) {
-        int64_t b = at[i] * j->w.stride[i] - j->pad[i];
-        p.lo[i] = TRN_MAX(b, (int64_t)0);
-        p.hi[i] = TRN_MIN(b + j->w.ksize[i], j->in[i]);
+        if (j->seq[i]) {
+            int64_t end = j->seq[i][at[i] + 1];
+            p.lo[i] = j->seq[i][at[i]];
+            p.hi[i] = end < j->in[i] ? end + j->overlap : j->in[i];
+        } else {
+            int64_t b = at[i] * j->w.stride[i] - j->pad[i];
+            p.lo[i] = TRN_MAX(b, (int64_t)0);
+            p.hi[i] = TRN_MIN(b + j->w.ksize[i], j->in[i]);
+        }
         p.n *= TRN_MAX(p.hi[i] - p.lo[i], (int64_t)0);
     }
     return p;
@@ -196,11 +216,9 @@ static void max_image(pool_job *j, int64_t i)
     char *y = j->y + (size_t)i * (size_t)out_places(j) * row;
     for (int64_t o = 0, n = out_places(j); o < n; o++, y += row) {
         places p = places_of(j, o);
-        bool some = false;
-        if (!p.n) {
+        bool some = j->seq[1] != NULL; /* those start from the lowest number, which is above -inf */
+        if (!p.n || some)
             lowest(y, j->t, j->c);
-            continue;
-        }
         EACH_PLACE(j, p, at, {
             if (some)
                 j->f->max_row(y, x + (size_t)at * row, j->c);
@@ -289,6 +307,8 @@ static void max_grad_image(pool_job *j, int64_t i)
             _Alignas(64) char best[BLOCK * 8];
             int32_t which[BLOCK], q = 0;
             find_max(j, x, &p, c, b, best, which);
+            if (j->m && (!p.n || !j->f->same(best, j->m + (size_t)(i * out_places(j) + o) * row + (size_t)c * j->size, b)))
+                atomic_store(&j->differs, true);
             EACH_PLACE(j, p, at, {
                 j->f->give(y + (size_t)at * row + (size_t)c * j->size, g + (size_t)c * j->size, which, b, q, !j->tiles);
                 q++;
@@ -640,6 +660,215 @@ static trn_err avg_grad(trn_kctx *k, int space)
 static trn_err k_avg_pool_grad(trn_kctx *k) { return avg_grad(k, 2); }
 static trn_err k_avg_pool3d_grad(trn_kctx *k) { return avg_grad(k, 3); }
 
+/* ---- fractional ----------------------------------------------------------------------------------------------------------------- */
+
+/* Where the n windows over `in` places begin, and where the last one ends: the same seeds, the same windows as TensorFlow's. Windows are in / n or one more wide. */
+static void frac_sequence(int64_t *seq, int64_t in, int64_t n, trn_philox *gen, bool pseudo)
+{
+    trn_philox1 rng = trn_philox1_of(*gen);
+    int64_t wide = in / n;
+    seq[0] = 0;
+    if (pseudo) { /* ceil(alpha (i + u)), with a u so small that neither the first nor the last window is an exception (arXiv:1412.6071) */
+        double alpha = (double)in / (double)n;
+        double most = fmin((double)(wide + 2) / alpha - 1, (double)(in + 1 - wide) / alpha - (double)(n - 1));
+        uint32_t hi = trn_philox1_next(&rng), lo = trn_philox1_next(&rng);
+        double u = trn_philox_f64(hi, lo) * most;
+        for (int64_t i = 1; i < n; i++)
+            seq[i] = (int64_t)ceil(alpha * ((double)i + u)) - 1;
+        seq[n] = in;
+    } else { /* the wider ones first, shuffled */
+        for (int64_t i = 0; i < n; i++)
+            seq[1 + i] = wide + (i < in % n);
+        for (int64_t i = 0; i < n - 1; i++) {
+            int64_t to = 1 + i + trn_philox1_next(&rng) % (uint32_t)(n - i), width = seq[1 + i];
+            seq[1 + i] = seq[to];
+            seq[to] = width;
+        }
+        for (int64_t i = 0; i < n; i++)
+            seq[1 + i] += seq[i];
+    }
+    trn_philox_skip(gen, (uint64_t)((pseudo ? 2 : n) + 3) / 4);
+}
+
+/* Pooled dims of x; -1 where x's are not known. */
+static trn_err frac_dims(int64_t o[4], const trn_node *n, const trn_shape *x)
+{
+    const trn_attr *r = trn_node_attr(n, "pooling_ratio");
+    TRN_CHECK_ARG(r && r->n == 4, "pooling_ratio field must specify 4 dimensions");
+    TRN_CHECK_ARG(x->rank == 4, "tensor_in must be 4-dimensional");
+    for (int i = 0; i < 4; i++)
+        TRN_CHECK_ARG(r->list[i].f >= 1, "pooling_ratio cannot be smaller than 1, got: %g", (double)r->list[i].f);
+    for (int i = 0; i < 4; i++)
+        o[i] = x->dim[i] < 0 ? -1 : (int64_t)floorf((float)x->dim[i] / r->list[i].f);
+    return TRN_OK;
+}
+
+static void frac_job(pool_job *j, trn_kctx *k, const trn_shape *in, const trn_shape *out, trn_dtype t, const int64_t *rows, const int64_t *cols)
+{
+    *j = (pool_job){.n = out->dim[0], .c = out->dim[3], .in = {1, in->dim[1], in->dim[2]}, .out = {1, out->dim[1], out->dim[2]}, .t = t, .size = trn_dtype_size(t),
+                    .f = &max_of[t], .seq = {NULL, rows, cols}, .overlap = trn_attr_bool(k->node, "overlapping")};
+    for (int i = 0; i < 3; i++) {
+        j->w.stride[i] = 1;
+        j->w.ksize[i] = j->in[i] / j->out[i];
+    }
+}
+
+static trn_err frac_pool(trn_kctx *k, void (*image)(pool_job *, int64_t))
+{
+    const trn_tensor *x = trn_in(k, 0);
+    const trn_attr *r = trn_node_attr(k->node, "pooling_ratio");
+    bool fixed = trn_attr_bool(k->node, "deterministic"), pseudo = trn_attr_bool(k->node, "pseudo_random");
+    trn_shape s = {.rank = 4};
+    TRN_TRY(frac_dims(s.dim, k->node, &x->shape));
+    if (r->list[0].f != 1 || r->list[3].f != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Fractional pooling is not yet supported on the batch nor channel dimension.");
+    TRN_CHECK_ARG(fixed || (!trn_attr_int(k->node, "seed") && !trn_attr_int(k->node, "seed2")), "Both seed and seed2 should be 0 if deterministic is false.");
+    for (int i = 0; i < 4; i++) {
+        TRN_CHECK_ARG(x->shape.dim[i] <= INT32_MAX, "dimension %d of the input is too large", i);
+        TRN_CHECK_ARG((float)x->shape.dim[i] >= r->list[i].f, "Pooling ratio is higher than input dimension size for dimension %d. Input dim size: %lld pooling ratio: %g",
+                      i, (long long)x->shape.dim[i], (double)r->list[i].f);
+    }
+    trn_tensor *y, *seq[2];
+    TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
+    trn_philox gen = trn_random_reserve(k, fixed ? 0 : (uint64_t)(s.dim[1] + s.dim[2]) / 4 + 2);
+    for (int i = 0; i < 2; i++) {
+        trn_shape v = trn_shape_vector(s.dim[1 + i] + 1);
+        TRN_TRY(trn_out_new(&seq[i], k, 1 + i, TRN_INT64, &v));
+        frac_sequence(seq[i]->data, x->shape.dim[1 + i], s.dim[1 + i], &gen, pseudo);
+    }
+    pool_job j;
+    frac_job(&j, k, &x->shape, &s, x->dtype, seq[0]->data, seq[1]->data);
+    j.x = x->data;
+    j.y = y->data;
+    run(k, &j, image);
+    return TRN_OK;
+}
+
+#define FRAC_AVG(T, U, tag)                                                                                            \
+    static void avg_image_##tag(pool_job *j, int64_t i)                                                                \
+    {                                                                                                                  \
+        const T *x = (const T *)(const void *)j->x + i * in_places(j) * j->c;                                          \
+        T *y = (T *)(void *)j->y + i * out_places(j) * j->c;                                                           \
+        for (int64_t o = 0, n = out_places(j); o < n; o++, y += j->c) {                                                \
+            places p = places_of(j, o);                                                                                \
+            memset(y, 0, (size_t)j->c * sizeof(T));                                                                    \
+            EACH_PLACE(j, p, at, {                                                                                     \
+                for (int64_t c = 0; c < j->c; c++)                                                                     \
+                    y[c] = (T)((U)y[c] + (U)x[at * j->c + c]);                                                         \
+            })                                                                                                         \
+            for (int64_t c = 0; c < j->c && p.n; c++)                                                                  \
+                y[c] /= (T)p.n;                                                                                        \
+        }                                                                                                              \
+    }
+FRAC_AVG(int32_t, uint32_t, i32)
+FRAC_AVG(int64_t, uint64_t, i64)
+
+/* What does not fit an integer becomes what x86's conversion gives. */
+static inline int32_t sum_i32(double v) { return v > -2147483649.0 && v < 2147483648.0 ? (int32_t)v : INT32_MIN; }
+static inline int64_t sum_i64(double v) { return v >= -9223372036854775808.0 && v < 9223372036854775808.0 ? (int64_t)v : INT64_MIN; }
+static inline float sum_f32(double v) { return (float)v; }
+static inline double sum_f64(double v) { return v; }
+#define FRAC_AVG_GRAD(T, tag)                                                                                          \
+    static void frac_avg_grad_##tag(pool_job *j, int64_t i)                                                            \
+    {                                                                                                                  \
+        int64_t all = in_places(j) * j->c;                                                                             \
+        const T *g = (const T *)(const void *)j->g + i * out_places(j) * j->c;                                         \
+        double *sum = j->sum + i * all;                                                                                \
+        memset(sum, 0, (size_t)all * sizeof *sum);                                                                     \
+        for (int64_t o = 0, n = out_places(j); o < n; o++, g += j->c) {                                                \
+            places p = places_of(j, o);                                                                                \
+            EACH_PLACE(j, p, at, {                                                                                     \
+                for (int64_t c = 0; c < j->c; c++)                                                                     \
+                    sum[at * j->c + c] += (double)g[c] / (double)p.n;                                                  \
+            })                                                                                                         \
+        }                                                                                                              \
+        T *y = (T *)(void *)j->y + i * all;                                                                            \
+        for (int64_t e = 0; e < all; e++)                                                                              \
+            y[e] = sum_##tag(sum[e]);                                                                                  \
+    }
+FRAC_AVG_GRAD(int32_t, i32)
+FRAC_AVG_GRAD(int64_t, i64)
+FRAC_AVG_GRAD(float, f32)
+FRAC_AVG_GRAD(double, f64)
+
+typedef void (*image_fn)(pool_job *, int64_t);
+#define FRAC_TAB(f) {[TRN_FLOAT] = f##_f32, [TRN_DOUBLE] = f##_f64, [TRN_INT32] = f##_i32, [TRN_INT64] = f##_i64}
+static const image_fn frac_avg_of[TRN_DTYPE_END] = FRAC_TAB(avg_image), frac_avg_grad_of[TRN_DTYPE_END] = FRAC_TAB(frac_avg_grad);
+
+static trn_err k_frac_max(trn_kctx *k) { return frac_pool(k, max_image); }
+static trn_err k_frac_avg(trn_kctx *k) { return frac_pool(k, frac_avg_of[trn_in(k, 0)->dtype]); }
+
+/* The first n + 1 of a sequence that anybody may have written. */
+static trn_err frac_check(const trn_tensor *seq, int64_t n, bool overlap, const char *what)
+{
+    TRN_CHECK_ARG(seq->count > n, "%s sequence tensor must have at least %lld elements, but got %lld", what, (long long)n + 1, (long long)seq->count);
+    const int64_t *v = TRN_DATA(seq, int64_t);
+    for (int64_t i = 0; i < n; i++)
+        TRN_CHECK_ARG(v[i] >= 0 && v[i + 1] >= !overlap, "%s sequence tensor values must not be negative, got %lld, %lld", what, (long long)v[i], (long long)v[i + 1]);
+    return TRN_OK;
+}
+
+static trn_err k_frac_max_grad(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0), *m = trn_in(k, 1), *g = trn_in(k, 2), *rows = trn_in(k, 3), *cols = trn_in(k, 4);
+    char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
+    bool overlap = trn_attr_bool(k->node, "overlapping");
+    TRN_CHECK_ARG(x->shape.rank == 4 && x->count, "orig_input should be a tensor of rank 4 and not empty, got %s", trn_shape_text(ta, &x->shape));
+    TRN_CHECK_ARG(m->shape.rank == 4 && m->count, "orig_output should be a tensor of rank 4 and not empty, got %s", trn_shape_text(ta, &m->shape));
+    TRN_CHECK_ARG((double)rows->count * (double)cols->count <= (double)x->count, "Pooling region has more elements than the input tensor.");
+    TRN_CHECK_ARG(trn_is_vector(rows), "row_pooling_sequence must be a vector, received shape %s", trn_shape_text(ta, &rows->shape));
+    TRN_CHECK_ARG(trn_is_vector(cols), "col_pooling_sequence must be a vector, received shape %s", trn_shape_text(ta, &cols->shape));
+    const int64_t *in = x->shape.dim, *out = m->shape.dim;
+    /* TensorFlow looks at none of these, and then anywhere. */
+    TRN_CHECK_ARG(in[0] == out[0] && in[3] == out[3] && trn_shape_eq(&m->shape, &g->shape), "orig_output is %s and out_backprop %s: they do not belong together",
+                  trn_shape_text(ta, &m->shape), trn_shape_text(tb, &g->shape));
+    TRN_CHECK_ARG(rows->count == out[1] + 1 && cols->count == out[2] + 1, "sequences of %lld and %lld elements do not belong to an output of shape %s",
+                  (long long)rows->count, (long long)cols->count, trn_shape_text(ta, &m->shape));
+    TRN_TRY(frac_check(rows, out[1], overlap, "Row"));
+    TRN_TRY(frac_check(cols, out[2], overlap, "Column"));
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
+    pool_job j;
+    frac_job(&j, k, &x->shape, &m->shape, x->dtype, rows->data, cols->data);
+    j.x = x->data;
+    j.m = m->data;
+    j.g = g->data;
+    j.y = y->data;
+    run(k, &j, max_grad_image);
+    TRN_CHECK_ARG(!atomic_load(&j.differs), "tensor_out_dup is not the same as tensor_out");
+    return TRN_OK;
+}
+
+static trn_err k_frac_avg_grad(trn_kctx *k)
+{
+    const trn_tensor *sizes = trn_in(k, 0), *g = trn_in(k, 1), *rows = trn_in(k, 2), *cols = trn_in(k, 3);
+    char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
+    bool overlap = trn_attr_bool(k->node, "overlapping");
+    trn_shape s;
+    TRN_CHECK_ARG(trn_is_vector(sizes) && sizes->count == 4, "original input tensor shape must be 1-dimensional and 4 elements");
+    TRN_CHECK_ARG(g->shape.rank == 4 && g->count, "out_backprop must be 4-dimensional and not empty");
+    TRN_TRY(trn_shape_from(&s, sizes, false));
+    for (int i = 0; i < 4; i++)
+        TRN_CHECK_ARG(s.dim[i], "dimension %d of input must not be 0", i);
+    TRN_TRY(frac_check(rows, g->shape.dim[1], overlap, "Row"));
+    TRN_TRY(frac_check(cols, g->shape.dim[2], overlap, "Column"));
+    TRN_CHECK_ARG(g->shape.dim[0] <= s.dim[0] && g->shape.dim[3] == s.dim[3], "out_backprop is %s: it does not belong to an input of shape %s",
+                  trn_shape_text(ta, &g->shape), trn_shape_text(tb, &s));
+    trn_tensor *y, *sum;
+    TRN_TRY(trn_out_new(&y, k, 0, g->dtype, &s));
+    TRN_TRY(trn_tensor_new(&sum, TRN_DOUBLE, &s));
+    pool_job j;
+    frac_job(&j, k, &s, &g->shape, g->dtype, rows->data, cols->data);
+    j.g = g->data;
+    j.y = y->data;
+    j.sum = sum->data;
+    run(k, &j, frac_avg_grad_of[g->dtype]);
+    int64_t done = j.n * in_places(&j) * j.c;
+    trn_zero_elems(y, done, y->count - done);
+    trn_tensor_unref(sum);
+    return TRN_OK;
+}
+
 /* ---- shape rules ---------------------------------------------------------------------------------------------------------------- */
 
 static trn_err sh_pool(trn_shctx *s, int space)
@@ -679,9 +908,35 @@ static trn_err sh_avg_grad(trn_shctx *s)
     return TRN_OK;
 }
 
+static trn_err sh_frac(trn_shctx *s)
+{
+    trn_shape x = s->in[0].rank < 0 ? trn_shape_of(4, (int64_t)-1, (int64_t)-1, (int64_t)-1, (int64_t)-1) : s->in[0], o = {.rank = 4};
+    TRN_TRY(frac_dims(o.dim, s->node, &x));
+    s->out[0] = o;
+    for (int i = 1; i < 3; i++)
+        s->out[i] = trn_shape_of(1, o.dim[i] < 0 ? (int64_t)-1 : o.dim[i] + 1); /* TensorFlow's rule forgets the end */
+    return TRN_OK;
+}
+static trn_err sh_frac_max_grad(trn_shctx *s)
+{
+    TRN_TRY(sh_rank4(s));
+    if (s->in[0].rank >= 0)
+        s->out[0] = s->in[0];
+    return TRN_OK;
+}
+static trn_err sh_frac_avg_grad(trn_shctx *s)
+{
+    trn_shape o;
+    s->out[0] = trn_sh_value(&o, s, 0) && o.rank == 4 ? o : trn_shape_of(4, (int64_t)-1, (int64_t)-1, (int64_t)-1, (int64_t)-1);
+    return TRN_OK;
+}
+
 #define KS2 "ksize:list(int)>=4, strides:list(int)>=4, "
 #define KS3 "ksize:list(int)>=5, strides:list(int)>=5, padding:{SAME,VALID}, data_format:{NDHWC,NCDHW}=NDHWC, "
 #define FMT "data_format:{NHWC,NCHW}=NHWC"
+#define FRAC                                                                                                           \
+    "value:T -> output:T, row_pooling_sequence:i64, col_pooling_sequence:i64; pooling_ratio:list(float)>=4, pseudo_random:bool=false, "            \
+    "overlapping:bool=false, deterministic:bool=false, seed:int=0, seed2:int=0, T:f32|f64|i32|i64"
 #define EXPL "padding:{SAME,VALID,EXPLICIT}, explicit_paddings:list(int)=[], "
 
 const trn_op trn_ops_pool[] = {
@@ -707,5 +962,13 @@ const trn_op trn_ops_pool[] = {
     {"MaxPool3DGradGrad", "orig_input:T, orig_output:T, grad:T -> output:T; " KS3 "T:real", trn_sh_like1, k_max_pool3d_grad_grad, 0},
     {"AvgPool3D", "input:T -> output:T; " KS3 "T:float", sh_pool3d, k_avg_pool3d, 0},
     {"AvgPool3DGrad", "orig_input_shape:i32, grad:T -> output:T; " KS3 "T:float", sh_avg_grad, k_avg_pool3d_grad, 0},
+    {"FractionalMaxPool", FRAC, sh_frac, k_frac_max, TRN_OP_STATEFUL, trn_random_init, trn_random_fini},
+    {"FractionalMaxPoolGrad",
+     "orig_input:T, orig_output:T, out_backprop:T, row_pooling_sequence:i64, col_pooling_sequence:i64 -> output:T; overlapping:bool=false, T:f32|f64|i32|i64",
+     sh_frac_max_grad, k_frac_max_grad, 0},
+    {"FractionalAvgPool", FRAC, sh_frac, k_frac_avg, TRN_OP_STATEFUL, trn_random_init, trn_random_fini},
+    {"FractionalAvgPoolGrad",
+     "orig_input_tensor_shape:i64, out_backprop:T, row_pooling_sequence:i64, col_pooling_sequence:i64 -> output:T; overlapping:bool=false, T:f32|f64|i32|i64",
+     sh_frac_avg_grad, k_frac_avg_grad, 0},
     {0},
 };

@@ -1,14 +1,14 @@
 #include "ops/window.h"
 
-static bool is_first(const char *format) { return format && !strncmp(format, "NC", 2); }
+static bool is_first(const char *format) { return format && (!strncmp(format, "NC", 2) || !strcmp(format, "CHANNELS_FIRST")); }
 
-/* Attr `name` over [batch, space…, channels] in the order of the data format; absent: all 1. */
+/* Attr `name` over [batch, space…, channels] in the order of the data format; absent, or empty where that is the default: all 1. */
 static trn_err read_list(int64_t to[3], int64_t *n, int64_t *c, const trn_window *w, const trn_node *node, const char *name)
 {
     const trn_attr *a = trn_node_attr(node, name);
     int o = 3 - w->space;
     *n = *c = to[0] = to[1] = to[2] = 1;
-    if (!a)
+    if (!a || (!a->n && !strcmp(name, "dilations") && trn_node_attr(node, "batch_dims")))
         return TRN_OK;
     TRN_CHECK_ARG(a->is_list && a->n == w->space + 2, "Sliding window %s field must specify %d dimensions", name, w->space + 2);
     for (int i = 0; i < a->n; i++)

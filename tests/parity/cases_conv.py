@@ -129,6 +129,82 @@ def cases_conv3d(rng, quick):
     yield C("Conv3D", [v(2, 4, 4, 4, 3), v(2, 2, 2, 3, 1)], strides=[1, 0, 1, 1, 1], padding="SAME")
 
 
+def cases_conv(rng, quick):
+    for t in FLOATS + [np.int32]:
+        for x, f in (((2, 5, 6, 3), (3, 3, 3, 4)), ((1, 6, 4, 8), (1, 1, 8, 5)), ((2, 4, 5, 6, 3), (2, 3, 3, 3, 4)), ((1, 3, 3, 3, 2), (3, 3, 3, 2, 2)), ((2, 3, 2, 0), (2, 2, 0, 1))):
+            space = len(f) - 2
+            for pad in ("SAME", "VALID"):
+                for s, d in ((1, 1), (2, 1), (1, 2)):
+                    if d > 1 and (space == 3 or pad == "VALID"):  # TensorFlow dilates no volumes
+                        continue
+                    vx, vf, k = values(rng, t, x), values(rng, t, f), int(np.prod(f[:-1]))
+                    a = dict(strides=[1] + [s] * space + [1], padding=pad)
+                    yield conv("Conv", t, [vx, vf], k, dilations=[1] + [d] * space + [1] if d > 1 else [], **a)
+                    yield conv("Conv", t, [np.stack([vx, vx[::-1]])[None], vf], k, batch_dims=3, **a)
+                    yield conv("Conv", t, [vx[0], vf], k, batch_dims=0, **a)
+            if space == 2:
+                yield conv("Conv", t, [vx, vf], k, strides=[1, 2, 1, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 3, 2, 1, 4, 0, 0])
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    ok = dict(strides=[1] * 4, padding="SAME")
+    x, f = v(2, 5, 5, 4), v(3, 3, 4, 4)
+    for bad in ([v(2, 5, 4), f], [v(1, 1, 2, 5, 5, 4), f], [x, v(3, 3, 4)], [x, v(3, 3, 3, 4)], [x, v(3, 3, 2, 4)], [x, v(3, 0, 4, 4)], [x, v(3, 3, 0, 4)], [x, v(3, 3, 4, 0)],
+                [x, v(3, 3, 3, 4, 4)]):
+        yield C("Conv", bad, **ok)
+    for b in (-1, 2, 4):
+        yield C("Conv", [x, f], batch_dims=b, **ok)
+    for g in (-1, 0, 3):
+        yield C("Conv", [x, f], groups=g, **ok)
+    yield C("Conv", [x, v(3, 3, 2, 4)], groups=2, **ok)
+    for s in ([1, 1, 1], [1] * 5, [2, 1, 1, 1], [1, 1, 1, 2], [1, 0, 1, 1], [1, 1, -1, 1]):
+        yield C("Conv", [x, f], strides=s, padding="SAME")
+        yield C("Conv", [x, f], dilations=s, **ok)
+    for e in ([], [0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 1, 1, 0, 0], [0, 0, -1, 1, 1, 1, 0, 0]):
+        yield C("Conv", [x, f], strides=[1] * 4, padding="EXPLICIT", explicit_paddings=e)
+    yield C("Conv", [x, f], explicit_paddings=[0, 0, 1, 1, 1, 1, 0, 0], **ok)
+    yield C("Conv", [v(1, 3, 3, 3, 1), v(2, 2, 2, 1, 1)], strides=[1] * 5, padding="EXPLICIT", explicit_paddings=[0, 0, 1, 1, 1, 1, 1, 1, 0, 0],
+            code=3)  # TensorFlow's shape rule; its kernel computes something
+    yield C("Conv", [v(2, 2, 2, 3), v(4, 4, 3, 1)], strides=[1] * 4, padding="VALID")
+    yield C("Conv", [v(1, 3, 3, 1), v(2, 2, 1, 1)], strides=[1] * 4, padding="SAME", batch_dims=2 ** 40, code=3)
+    yield C("Conv", [v(1, 3, 3, 1), v(1, 1, 1, 1)], strides=[1, 2 ** 31, 1, 1], padding="SAME", code=3)
+
+
+def cases_mirrored_conv(rng, quick):
+    """One image at a time: TensorFlow convolves the first one of a batch again and again."""
+    for t in FLOATS:
+        for x, f in (((1, 5, 6, 3), (3, 3, 3, 4)), ((1, 4, 4, 8), (1, 1, 8, 5)), ((1, 9, 3, 1), (4, 2, 1, 2))):
+            for mode in ("REFLECT", "SYMMETRIC"):
+                for pad in ("SAME", "VALID"):
+                    for s in ((1, 1), (2, 3), (4, 5)):
+                        vx, vf, k = values(rng, t, x), values(rng, t, f), f[0] * f[1] * f[2]
+                        a = dict(mode=mode, strides=[1, *s, 1], padding=pad)
+                        for b in ([[0, 0], [2, 1], [0, 2], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]]):
+                            b = np.array(b, np.int32)
+                            yield conv("FusedPadConv2D", t, [vx, b, vf], k, **a)
+                            if t == BF16:
+                                continue
+                            for size in (i32(7, 5), i32(4, 9)) if quick else (i32(7, 5), i32(4, 9), i32(*x[1:3]), i32(20, 31)):
+                                yield conv("FusedResizeAndPadConv2D", t, [vx, size, b, vf], 4 * k, resize_align_corners=bool(s[0] == 2), **a)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    a = dict(mode="REFLECT", strides=[1] * 4, padding="SAME")
+    none = np.zeros((4, 2), np.int32)
+    x, f = v(1, 5, 5, 2), v(3, 3, 2, 4)
+    edge = lambda i, n: np.array([[n * (r == i)] * 2 for r in range(4)], np.int32)
+    for b in (edge(0, 1), edge(3, 1), edge(1, 5), edge(1, 6), edge(2, -1), none[:3], none[:, :1], none.reshape(8), np.zeros((5, 2), np.int32)):
+        for mode in ("REFLECT", "SYMMETRIC"):
+            yield C("FusedPadConv2D", [x, b, f], tol=1e-5, atol=1e-4, **dict(a, mode=mode))
+            yield C("FusedResizeAndPadConv2D", [x, i32(5, 5), b, f], tol=1e-5, atol=1e-4, **dict(a, mode=mode))
+    for bad in ([v(1, 5, 5, 3), none, f], [x, none, v(3, 3, 2)], [x[:0], none, f], [x, none, v(3, 3, 2, 0)]):
+        yield C("FusedPadConv2D", bad, **a)
+    yield C("FusedPadConv2D", [x[0], none, f], code=3, **a)  # TensorFlow aborts
+    for size in (i32(0, 5), i32(5, -1), i32(5), i32(5, 5, 5), np.array([[5, 5]], np.int32), i32(1 << 30, 1 << 30), i32(3, 1 << 24)):
+        yield C("FusedResizeAndPadConv2D", [x, size, none, f], **a)
+    yield C("FusedResizeAndPadConv2D", [np.repeat(x, 8, 0), i32(2 ** 31 - 1, 2 ** 31 - 1), none, f], **a)
+    for s in ([2, 1, 1, 1], [1, 1, 1, 2], [1, 0, 1, 1], [1, 1, 1]):
+        yield C("FusedPadConv2D", [x, none, f], **dict(a, strides=s))
+    yield C("FusedPadConv2D", [x, none, v(6, 6, 2, 1)], **dict(a, padding="VALID"))
+    yield C("FusedPadConv2D", [v(1, 3, 3, 1000), none, v(80, 80, 1000, 1)], **a)
+
+
 POOL_TYPES = [np.float32, np.float64, np.float16, BF16, np.int32, np.int64, np.int16, np.int8, np.uint8, np.uint16]
 
 
@@ -204,6 +280,54 @@ def cases_pool3d(rng, quick):
                     vg = pool_values(rng, t, o)
                     yield C("MaxPool3DGrad", [vx, y, vg], TInput=tf.as_dtype(t), **a)
                     yield C("MaxPool3DGradGrad", [vx, y, pool_values(rng, t, x)], **a)
+
+
+def cases_fractional(rng, quick):
+    """The same seeds, the same windows: all of it is equal, not close."""
+    shapes = [((2, 7, 9, 3), (1.5, 1.25)), ((1, 30, 20, 2), (1.44, 2.3)), ((3, 4, 4, 70), (1, 1)), ((1, 2, 3, 1), (1.9, 3)), ((2, 23, 50, 1), (2.3, 7.7)), ((1, 8, 8, 4), (2, 4))]
+    seed = 0
+    for t in (np.float32, np.float64, np.int32, np.int64):
+        for x, r in shapes:
+            for pseudo in (False, True):
+                for overlap in (False, True):
+                    seed += 1
+                    a = dict(pooling_ratio=[1.0, *map(float, r), 1.0], pseudo_random=pseudo, overlapping=overlap, deterministic=True, seed=seed, seed2=1 << 33 | seed)
+                    vx = pool_values(rng, t, x)
+                    for kind in ("Max", "Avg"):
+                        yield C("Fractional%sPool" % kind, [vx], tol=0, **a)
+                    y, rows, cols = (v.numpy() for v in tf.raw_ops.FractionalMaxPool(value=vx, **a))
+                    g = (rand(rng, np.float64, y.shape, -1, 1) * 100).astype(t)
+                    yield C("FractionalMaxPoolGrad", [vx, y, g, rows, cols], overlapping=overlap, tol=0)
+                    yield C("FractionalAvgPoolGrad", [np.array(x), g, rows, cols], overlapping=overlap, tol=0)
+    v = lambda *s: rand(rng, np.float32, s, -1, 1)
+    yield C("FractionalMaxPool", [np.full((1, 2, 2, 1), -np.inf, np.float32)], pooling_ratio=[1.0, 2.0, 2.0, 1.0], tol=0)
+    for op in ("FractionalMaxPool", "FractionalAvgPool"):
+        yield C(op, [v(1, 5, 5, 1)], pooling_ratio=[1.0, 1.5, 1.5, 1.0], check=lambda want, got: None)  # at random
+        for x, r in (((2, 5, 5), (1, 2, 2, 1)), ((2, 5, 5, 3), (1, 2, 2)), ((2, 5, 5, 3), (1, 2, 2, 1, 1)), ((2, 5, 5, 3), (2, 2, 2, 1)), ((2, 5, 5, 3), (1, 2, 2, 3)),
+                     ((2, 5, 5, 3), (1, 0.5, 2, 1)), ((2, 5, 5, 3), (1, -1, 2, 1)), ((2, 5, 5, 3), (1, 2, 5.5, 1)), ((0, 5, 5, 3), (1, 2, 2, 1)), ((2, 5, 5, 0), (1, 2, 2, 1)),
+                     ((2, 0, 5, 1), (1, 2, 2, 1)), ((2, 5, 5, 3), (1, float("inf"), 2, 1)), ((2, 5, 5, 3), (1, float("nan"), 2, 1))):
+            yield C(op, [v(*x)], pooling_ratio=[float(n) for n in r])
+        yield C(op, [v(2, 5, 5, 3)], pooling_ratio=[1.0, 2.0, 2.0, 1.0], seed=4)
+    l = lambda *n: np.array(n, np.int64)
+    x, m = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1), np.array([5, 7, 13, 15], np.float32).reshape(1, 2, 2, 1)
+    ok = [x, m, m, l(0, 2, 4), l(0, 2, 4)]
+    yield C("FractionalMaxPoolGrad", ok, tol=0)
+    for i, bad in ((0, x[0]), (0, x[:, :0]), (1, m[0]), (1, m[:0]), (1, m + 1), (3, l(0, 2, 3)), (3, l(0, 2)), (3, l()), (4, l(0, 0, 4)), (3, l(0, 2, 4)[None]), (4, l(*range(9)))):
+        yield C("FractionalMaxPoolGrad", [bad if i == j else v for j, v in enumerate(ok)])
+    for i, bad in ((0, np.repeat(x, 2, 3)), (2, np.repeat(m, 2, 0)), (3, l(-1, 2, 4)), (3, l(0, -2 ** 63, 4)), (3, l(0, 2 ** 63 - 1, 4)), (4, l(0, 2, 4, 4))):
+        yield C("FractionalMaxPoolGrad", [bad if i == j else v for j, v in enumerate(ok)], code=3)  # TensorFlow reads or writes outside
+    ok = [l(1, 4, 4, 1), m, l(0, 2, 4), l(0, 2, 4)]
+    for rows in (l(0, 2, 4), l(0, 2, 4, 9), l(3, 1, 4), l(9, 9, 9), l(1, 2, 2 ** 63 - 1), l(0, 0, 4), l(-1, 2, 4), l(0, -3, 4), l(0, 2), l()):
+        for overlap in (False, True):
+            yield C("FractionalAvgPoolGrad", [ok[0], m, rows, ok[3]], overlapping=overlap, tol=0)
+            yield C("FractionalAvgPoolGrad", [ok[0], m, ok[2], rows], overlapping=overlap, tol=0)
+    for i, bad in ((0, l(1, 4, 4)), (0, l(1, 4, 4, 1, 1)), (0, ok[0][None]), (0, l(0, 4, 4, 1)), (0, l(1, 4, 0, 1)), (0, l(1, -4, 4, 1)), (0, l(2 ** 62, 2 ** 62, 4, 1)), (1, m[0]), (1, m[:0])):
+        yield C("FractionalAvgPoolGrad", [bad if i == j else v for j, v in enumerate(ok)])
+    yield C("FractionalAvgPoolGrad", [l(3, 4, 4, 1), *ok[1:]], tol=0)
+    for dims in (l(1, 4, 4, 2), l(1, 4, 4, 3)):
+        yield C("FractionalAvgPoolGrad", [dims, np.repeat(m, 2, 0 if dims[3] == 2 else 3), *ok[2:]], code=3)  # TensorFlow writes outside
+    big = np.full((1, 2, 2, 1), 2 ** 31 - 1, np.int32)
+    yield C("FractionalAvgPoolGrad", [l(1, 2, 2, 1), big, l(0, 1, 2), l(0, 1, 2)], overlapping=True, tol=0)
 
 
 def cases_depthwise(rng, quick):

@@ -105,3 +105,33 @@ def cases_topk(rng, quick):
             yield C("InTopK", [p, tg], k=k)
             yield C("InTopKV2", [p, tg, np.array(k, t)])
     yield C("InTopK", [rand(rng, np.float32, (3, 4)), i32([0, 1])], k=1)
+
+
+def cases_approx_topk(rng, quick):
+    """TensorFlow has it for XLA only, and exact there. Elements differ: which of two equal ones comes first is not said."""
+    def case(x, **a):
+        @tf.function(jit_compile=True)
+        def xla(v):
+            return tuple(tf.raw_ops.ApproxTopK(input=v, **a))
+        want = [v.numpy() for v in xla(tf.constant(x))]
+        return C("ApproxTopK", [x], code=0, check=lambda _, got: None if all(np.array_equal(g, w) for g, w in zip(got, want)) else "%s, not %s" % (got, want), **a)
+
+    numbers = lambda t, *s: rng.permutation(int(np.prod(s))).reshape(s).astype(t)
+    for t, s in ((np.float32, (7, 300)), (np.float16, (2, 500)), (tf.bfloat16.as_numpy_dtype, (2, 60))):
+        for largest in (False, True):
+            for whole in (False, True):
+                yield case(numbers(t, *s), k=10, is_max_k=largest, aggregate_to_topk=whole)
+    for k, more in ((1, {}), (0, {}), (3, dict(recall_target=1.0)), (3, dict(recall_target=0.5)), (200, {}), (9, dict(reduction_input_size_override=5000))):
+        for whole in (False, True):
+            if k or whole:
+                yield case(numbers(np.float32, 3, 700), k=k, aggregate_to_topk=whole, **more)
+    yield case(numbers(np.float32, 3000), k=4, aggregate_to_topk=False)
+    for axis in (0, 1, 2, -2):
+        yield case(numbers(np.float32, 6, 5, 7), k=3, reduction_dimension=axis)
+    yield case(numbers(np.float32, 0, 5), k=3)
+    x = numbers(np.float32, 3, 5)
+    for a in (dict(k=6), dict(k=2, reduction_dimension=2), dict(k=2, reduction_dimension=-3), dict(k=2, reduction_dimension=2 ** 40), dict(k=2 ** 62), dict(k=2, recall_target=0.0),
+              dict(k=2, recall_target=1.5), dict(k=2, recall_target=float("nan"))):
+        yield C("ApproxTopK", [x], code=3, **a)
+    yield C("ApproxTopK", [x[0, 0]], k=0, code=3)
+    yield C("ApproxTopK", [numbers(np.float32, 2, 129)], k=2, aggregate_to_topk=False, reduction_input_size_override=1 << 40, code=3)

@@ -42,6 +42,9 @@ def test_convolution_channels_first(ours):
     x, f = numbers(*X), numbers(3, 2, 8, 5)
     y = ours("Conv2D", [x, f], **last)
     same(ours("Conv2D", [first(x), f], **nchw), y)
+    any_dims = dict(nchw, data_format="CHANNELS_FIRST")
+    same(ours("Conv", [first(x), f], **any_dims), y)
+    same(ours("Conv", [first(x)[None], f], batch_dims=2, **any_dims)[0], y)
     g = numbers(*y.shape)
     same(ours("Conv2DBackpropInput", [shape(3, 8, 7, 6), f, first(g)], **nchw), ours("Conv2DBackpropInput", [shape(*X), f, g], **last))
     a, b = (ours("Conv2DBackpropFilter", v, **t) for v, t in (([x, shape(*f.shape), g], last), ([first(x), shape(*f.shape), first(g)], nchw)))
@@ -76,3 +79,12 @@ def test_gradients_are_adjoint(ours, dilation, groups):
     assert np.allclose(ours("Conv2D", [x, f], **a), y, 1e-5, 1e-5)
     assert np.allclose(ours("Conv2DBackpropInput", [shape(*X), f, g], **a), dx, 1e-5, 1e-5)
     assert np.allclose(ours("Conv2DBackpropFilter", [x, shape(*f.shape), g], **a), df, 1e-5, 1e-4)
+
+
+def test_mirrored_convolution_of_a_batch(ours):
+    """TensorFlow takes rows of the first image for all of them."""
+    x, f, b = numbers(*X), numbers(3, 3, 8, 4), np.array([[0, 0], [1, 2], [0, 1], [0, 0]], np.int32)
+    a = dict(mode="REFLECT", **ONE)
+    for op, more in (("FusedPadConv2D", []), ("FusedResizeAndPadConv2D", [shape(9, 5)])):
+        each = [ours(op, [x[i:i + 1], *more, b, f], **a)[0] for i in range(len(x))]
+        assert np.allclose(ours(op, [x, *more, b, f], **a), each, 1e-5, 1e-5)

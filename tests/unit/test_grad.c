@@ -163,6 +163,8 @@ static int read_attrs(trn_attr *out, trn_builder *b, const trn_opdef *def, const
                     memcpy(w, q, word);
                     end = (char *)q + word;
                     l[o->n++] = trn_at_str(name, w).v;
+                } else if (a->kind == TRN_ATTR_FLOAT) {
+                    l[o->n++].f = strtof(q, &end);
                 } else {
                     l[o->n++].i = strtol(q, &end, 10);
                 }

@@ -40,17 +40,15 @@ static trn_err bins_in(bins *b, trn_kctx *k, int size, const trn_tensor *values,
 {
     const trn_tensor *s = trn_in(k, size), *w = trn_in(k, size + 1);
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(s->count == 1, "size must be a scalar but is rank %d with %lld elements", s->shape.rank,
-                  (long long)s->count);
+    TRN_CHECK_ARG(trn_is_scalar(s), "Shape must be rank 0 but is rank %d", s->shape.rank);
     b->size = trn_int_at(s, 0);
     TRN_CHECK_ARG(b->size >= 0, "size (%lld) must be non-negative", (long long)b->size);
-    TRN_CHECK_ARG(!w->count || trn_shape_eq(&w->shape, &values->shape),
-                  "`weights` must be the same shape as the values or a length-0 tensor; weights: %s, values: %s",
+    b->binary = trn_attr_bool(k->node, "binary_output");
+    TRN_CHECK_ARG(b->binary || !w->count || w->count == values->count, "there are %s weights for %s values",
                   trn_shape_text(ta, &w->shape), trn_shape_text(tb, &values->shape));
     for (int64_t i = 0; i < values->count; i++)
         TRN_CHECK_ARG(trn_int_at(values, i) >= 0, "Input arr must be non-negative!");
     b->weights = w;
-    b->binary = trn_attr_bool(k->node, "binary_output");
     trn_shape shape = rows < 0 ? trn_shape_vector(b->size) : trn_shape_of(2, rows, b->size);
     TRN_TRY(trn_out_new(&b->y, k, 0, w->dtype, &shape));
     trn_zero_elems(b->y, 0, b->y->count);
@@ -61,7 +59,6 @@ static trn_err bincount(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
     bins b;
-    TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 1)), "Shape must be rank 0 but is rank %d", trn_in(k, 1)->shape.rank);
     TRN_TRY(bins_in(&b, k, 1, x, -1));
     for (int64_t i = 0; i < x->count; i++)
         if (trn_int_at(x, i) < b.size)
@@ -74,6 +71,7 @@ static trn_err dense_bincount(trn_kctx *k)
     const trn_tensor *x = trn_in(k, 0);
     bins b;
     TRN_CHECK_ARG(x->shape.rank <= 2, "Shape must be at most rank 2 but is rank %d", x->shape.rank);
+    TRN_CHECK_ARG(!trn_in(k, 2)->count || trn_shape_eq(&trn_in(k, 2)->shape, &x->shape), "`weights` must have the shape of the values, or no elements");
     bool matrix = x->shape.rank == 2;
     TRN_TRY(bins_in(&b, k, 1, x, matrix ? x->shape.dim[0] : -1));
     for (int64_t i = 0; i < x->count; i++)
@@ -100,7 +98,6 @@ static trn_err ragged_bincount(trn_kctx *k)
 {
     const trn_tensor *splits = trn_in(k, 0), *x = trn_in(k, 1);
     bins b;
-    TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 2)), "Shape must be rank 0 but is rank %d", trn_in(k, 2)->shape.rank);
     TRN_CHECK_ARG(splits->count > 0, "Splits must be non-empty");
     int64_t rows = splits->count - 1;
     const int64_t *s = TRN_DATA(splits, int64_t);

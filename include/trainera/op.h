@@ -19,7 +19,7 @@
  *                shape:shape=?  (unknown rank)   value:tensor   value:tensor=u8[1,2]   f:func   eps:float=0.0001
  *                Ts:list(type)>=1   shapes:list(shape)=[]   strides:list(int)=[1,1]
  *     sets       float = f16 bf16 f32 f64; int = i8 i16 i32 i64 u8 u16 u32 u64; real = float + int; num = real + c64 c128;
- *                any = everything ("int" and "float" are sets where the attr types an argument or in a union, else plain attrs); single names: f16 bf16 f32 f64 i8 … u64 c64 c128 bool str res var
+ *                quant = qint8 quint8 qint16 quint16 qint32; any = everything ("int" and "float" are sets where the attr types an argument or in a union, else plain attrs); single names: f16 bf16 f32 f64 i8 … u64 c64 c128 bool str res var
  * Argument and attr names, order and defaults are TensorFlow's (tools/check-ops compares).
  */
 #ifndef TRAINERA_OP_H

@@ -27,6 +27,15 @@ static void log_determinant(trn_grad_ctx *c)
         trn_grad_set(c, 0, times_inverse(c, trn_grad_dy(c, 1)));
 }
 
+/* What the matrices have on the diagonals that x names, as x has them; one diagonal is a matrix of one row. */
+static trn_out bands(trn_grad_ctx *c, trn_out m, bool lower)
+{
+    trn_out n = TRN_GE(c, "(StridedSlice (Shape x) #[-2] #[-1] #[1] shrink_axis_mask=1)"), zero = trn_g_num(c, trn_g_type(c, m), 0);
+    n = lower ? TRN_GE(c, "(Pack (Sub #1 $0) #0)", n) : TRN_GE(c, "(Pack #0 (Sub $0 #1))", n);
+    trn_out at = TRN_GE(c, "(ConcatV2 (StridedSlice (Shape $0) #[0] #[-2] #[1] begin_mask=1) (StridedSlice (Shape x) #[-2] #[0] #[1] end_mask=1) #0)", m);
+    return TRN_GE(c, "(Reshape (MatrixDiagPartV3 $0 $1 $2 align=LEFT_RIGHT) $3)", m, n, zero, at);
+}
+
 static void solve(trn_grad_ctx *c)
 {
     bool triangular = c->n->op[6] == 'T', adj = trn_attr_bool(c->n, "adjoint"), lower = trn_attr_bool(c->n, "lower");
@@ -37,7 +46,9 @@ static void solve(trn_grad_ctx *c)
     if (!trn_grad_wanted(c, 0))
         return;
     trn_out da = TRN_G(c, "Neg", adj ? products(c, x, db, false, true) : products(c, db, x, false, true));
-    if (triangular)
+    if (c->n->op[0] == 'B')
+        da = bands(c, da, lower);
+    else if (triangular)
         da = lower ? TRN_GE(c, "(MatrixBandPart $0 #-1 #0)", da) : TRN_GE(c, "(MatrixBandPart $0 #0 #-1)", da);
     trn_grad_set(c, 0, trn_g_sum_to(c, da, IN(0), da));
 }
@@ -77,6 +88,7 @@ static void set_diag_v2(trn_grad_ctx *c)
 }
 
 const trn_grad_row trn_grads_linalg[] = {
+    {"BandedTriangularSolve", .fn = solve},
     {"Cholesky", {"(CholeskyGrad o d)"}},
     {"ConjugateTranspose", .fn = conjugate_transpose},
     {"Diag", {"(DiagPart d)"}},

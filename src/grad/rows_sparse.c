@@ -119,7 +119,8 @@ static void fill_empty_rows(trn_grad_ctx *c)
 {
     if (!trn_grad_has_dy(c, 1))
         return;
-    trn_out g = TRN_GE(c, "(SparseFillEmptyRowsGrad o3 d1)");
+    bool ragged = c->n->op[0] == 'R';
+    trn_out g = TRN_GE(c, ragged ? "(RaggedFillEmptyRowsGrad o3 d1)" : "(SparseFillEmptyRowsGrad o3 d1)");
     trn_grad_set(c, 1, g);
     trn_grad_set(c, 3, trn_out_nth(g, 1));
 }
@@ -141,6 +142,7 @@ const trn_grad_row trn_grads_sparse[] = {
     {"SparseDenseCwiseAdd", {NULL, "d"}},
     {"SparseDenseCwiseDiv", .fn = cwise_div},
     {"SparseDenseCwiseMul", .fn = cwise_mul},
+    {"RaggedFillEmptyRows", .fn = fill_empty_rows},
     {"SparseFillEmptyRows", .fn = fill_empty_rows},
     {"SparseReduceSum", .fn = sparse_reduce_sum},
     {"SparseReorder", .fn = sparse_reorder},

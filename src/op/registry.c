@@ -16,6 +16,7 @@
      B(TRN_UINT64))
 #define SET_REAL (SET_FLOAT | SET_INT)
 #define SET_NUM (SET_REAL | B(TRN_COMPLEX64) | B(TRN_COMPLEX128))
+#define SET_QUANT (B(TRN_QINT8) | B(TRN_QUINT8) | B(TRN_QINT16) | B(TRN_QUINT16) | B(TRN_QINT32))
 #define SET_ANY (~UINT64_C(0) & ~B(TRN_INVALID))
 
 static uint64_t type_set(const char *p, size_t n)
@@ -23,7 +24,7 @@ static uint64_t type_set(const char *p, size_t n)
     static const struct {
         const char *name;
         uint64_t set;
-    } sets[] = {{"float", SET_FLOAT}, {"int", SET_INT}, {"real", SET_REAL}, {"num", SET_NUM}, {"any", SET_ANY}, {"type", SET_ANY}};
+    } sets[] = {{"float", SET_FLOAT}, {"int", SET_INT}, {"real", SET_REAL}, {"num", SET_NUM}, {"quant", SET_QUANT}, {"any", SET_ANY}, {"type", SET_ANY}};
     for (size_t i = 0; i < TRN_COUNTOF(sets); i++)
         if (strlen(sets[i].name) == n && !memcmp(sets[i].name, p, n))
             return sets[i].set;

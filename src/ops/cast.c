@@ -245,6 +245,6 @@ static trn_err sh_bitcast(trn_shctx *s)
 
 const trn_op trn_ops_cast[] = {
     {"Cast", "x:SrcT -> y:DstT; SrcT:any, DstT:any, Truncate:bool=false", trn_sh_same, k_cast, 0},
-    {"Bitcast", "input:T -> output:type; T:num, type:num", sh_bitcast, k_bitcast, TRN_OP_CHEAP},
+    {"Bitcast", "input:T -> output:type; T:num|quant, type:num|quant", sh_bitcast, k_bitcast, TRN_OP_CHEAP},
     {0},
 };

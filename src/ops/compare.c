@@ -80,8 +80,10 @@ static void ne_str(ARGS)
     static const trn_binary b_##name = {.f = {__VA_ARGS__}};                                                           \
     static trn_err k_##name(trn_kctx *k) { return trn_ew_binary_to(k, &b_##name, TRN_BOOL); }
 
-static const trn_binary b_eq = {.f = {TRN_TAB_INT(eq), TRN_TAB_FLOAT(eq), TRN_TAB_COMPLEX(eq), [TRN_BOOL] = eq_u8, [TRN_STRING] = eq_str}};
-static const trn_binary b_ne = {.f = {TRN_TAB_INT(ne), TRN_TAB_FLOAT(ne), TRN_TAB_COMPLEX(ne), [TRN_BOOL] = ne_u8, [TRN_STRING] = ne_str}};
+/* Quantised numbers are equal when what is stored is. */
+#define QUANT(op) [TRN_QINT8] = op##_i8, [TRN_QUINT8] = op##_u8, [TRN_QINT16] = op##_i16, [TRN_QUINT16] = op##_u16, [TRN_QINT32] = op##_i32
+static const trn_binary b_eq = {.f = {TRN_TAB_INT(eq), TRN_TAB_FLOAT(eq), TRN_TAB_COMPLEX(eq), QUANT(eq), [TRN_BOOL] = eq_u8, [TRN_STRING] = eq_str}};
+static const trn_binary b_ne = {.f = {TRN_TAB_INT(ne), TRN_TAB_FLOAT(ne), TRN_TAB_COMPLEX(ne), QUANT(ne), [TRN_BOOL] = ne_u8, [TRN_STRING] = ne_str}};
 
 /* Shapes that do not broadcast are an answer, not an error, when the graph says so. */
 static trn_err equality(trn_kctx *k, const trn_binary *b, bool when_incompatible)
@@ -129,7 +131,7 @@ static trn_err k_approx(trn_kctx *k)
 }
 
 #define ORDER "x:T, y:T -> z:bool; T:real"
-#define EQUALITY "x:T, y:T -> z:bool; T:num|bool|str, incompatible_shape_error:bool=true"
+#define EQUALITY "x:T, y:T -> z:bool; T:num|quant|bool|str, incompatible_shape_error:bool=true"
 
 const trn_op trn_ops_compare[] = {
     {"Equal", EQUALITY, sh_equality, k_eq, 0},

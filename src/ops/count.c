@@ -36,21 +36,19 @@ static void count_one(const bins *b, int64_t row, int64_t v, int64_t i)
     }
 }
 
-static trn_err bins_in(bins *b, trn_kctx *k, int size, const trn_tensor *values, int64_t rows, bool any_shape)
+static trn_err bins_in(bins *b, trn_kctx *k, int size, const trn_tensor *values, int64_t rows)
 {
     const trn_tensor *s = trn_in(k, size), *w = trn_in(k, size + 1);
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(s->count == 1, "size must be a scalar but is rank %d with %lld elements", s->shape.rank,
-                  (long long)s->count);
+    TRN_CHECK_ARG(trn_is_scalar(s), "Shape must be rank 0 but is rank %d", s->shape.rank);
     b->size = trn_int_at(s, 0);
     TRN_CHECK_ARG(b->size >= 0, "size (%lld) must be non-negative", (long long)b->size);
-    TRN_CHECK_ARG(!w->count || (any_shape ? w->count == values->count : trn_shape_eq(&w->shape, &values->shape)),
-                  "`weights` must be the same shape as the values or a length-0 tensor; weights: %s, values: %s",
+    b->binary = trn_attr_bool(k->node, "binary_output");
+    TRN_CHECK_ARG(b->binary || !w->count || w->count == values->count, "there are %s weights for %s values",
                   trn_shape_text(ta, &w->shape), trn_shape_text(tb, &values->shape));
     for (int64_t i = 0; i < values->count; i++)
         TRN_CHECK_ARG(trn_int_at(values, i) >= 0, "Input arr must be non-negative!");
     b->weights = w;
-    b->binary = trn_attr_bool(k->node, "binary_output");
     trn_shape shape = rows < 0 ? trn_shape_vector(b->size) : trn_shape_of(2, rows, b->size);
     TRN_TRY(trn_out_new(&b->y, k, 0, w->dtype, &shape));
     trn_zero_elems(b->y, 0, b->y->count);
@@ -61,8 +59,7 @@ static trn_err bincount(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
     bins b;
-    TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 1)), "Shape must be rank 0 but is rank %d", trn_in(k, 1)->shape.rank);
-    TRN_TRY(bins_in(&b, k, 1, x, -1, false));
+    TRN_TRY(bins_in(&b, k, 1, x, -1));
     for (int64_t i = 0; i < x->count; i++)
         if (trn_int_at(x, i) < b.size)
             count_one(&b, 0, trn_int_at(x, i), i);
@@ -74,8 +71,9 @@ static trn_err dense_bincount(trn_kctx *k)
     const trn_tensor *x = trn_in(k, 0);
     bins b;
     TRN_CHECK_ARG(x->shape.rank <= 2, "Shape must be at most rank 2 but is rank %d", x->shape.rank);
+    TRN_CHECK_ARG(!trn_in(k, 2)->count || trn_shape_eq(&trn_in(k, 2)->shape, &x->shape), "`weights` must have the shape of the values, or no elements");
     bool matrix = x->shape.rank == 2;
-    TRN_TRY(bins_in(&b, k, 1, x, matrix ? x->shape.dim[0] : -1, false));
+    TRN_TRY(bins_in(&b, k, 1, x, matrix ? x->shape.dim[0] : -1));
     for (int64_t i = 0; i < x->count; i++)
         if (trn_int_at(x, i) < b.size)
             count_one(&b, matrix ? i / x->shape.dim[1] : 0, trn_int_at(x, i), i);
@@ -89,7 +87,7 @@ static trn_err sparse_bincount(trn_kctx *k)
     TRN_TRY(trn_sparse_in(&s, k, 0));
     TRN_CHECK_ARG(s.rank == 1 || s.rank == 2, "dense_shape must have 1 or 2 dimensions, not %d", s.rank);
     TRN_TRY(trn_sparse_in_bounds(&s));
-    TRN_TRY(bins_in(&b, k, 3, s.values, s.rank == 2 ? s.shape.dim[0] : -1, false));
+    TRN_TRY(bins_in(&b, k, 3, s.values, s.rank == 2 ? s.shape.dim[0] : -1));
     for (int64_t i = 0; i < s.n; i++)
         if (trn_int_at(s.values, i) < b.size)
             count_one(&b, s.rank == 2 ? trn_sparse_row(&s, i)[0] : 0, trn_int_at(s.values, i), i);
@@ -100,7 +98,6 @@ static trn_err ragged_bincount(trn_kctx *k)
 {
     const trn_tensor *splits = trn_in(k, 0), *x = trn_in(k, 1);
     bins b;
-    TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 2)), "Shape must be rank 0 but is rank %d", trn_in(k, 2)->shape.rank);
     TRN_CHECK_ARG(splits->count > 0, "Splits must be non-empty");
     int64_t rows = splits->count - 1;
     const int64_t *s = TRN_DATA(splits, int64_t);
@@ -108,7 +105,7 @@ static trn_err ragged_bincount(trn_kctx *k)
     TRN_CHECK_ARG(s[rows] == x->count, "Splits must end with the number of values, got %lld instead of %lld", (long long)s[rows], (long long)x->count);
     for (int64_t r = 0; r < rows; r++)
         TRN_CHECK_ARG(s[r] <= s[r + 1], "Splits must not fall: %lld is followed by %lld", (long long)s[r], (long long)s[r + 1]);
-    TRN_TRY(bins_in(&b, k, 2, x, rows, true));
+    TRN_TRY(bins_in(&b, k, 2, x, rows));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = s[r]; i < s[r + 1]; i++)
             if (trn_int_at(x, i) < b.size)
@@ -220,10 +217,10 @@ static trn_err nth_element(trn_kctx *k)
     TRN_CHECK_ARG(trn_is_scalar(nt), "N must be scalar but has rank %d", nt->shape.rank);
     int64_t n = TRN_DATA(nt, int32_t)[0];
     TRN_CHECK_ARG(n >= 0, "n must be non-negative but is %lld", (long long)n);
-    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be at least rank 1 but is rank 0");
+    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be >= 1-D, got rank 0");
     trn_shape s = x->shape;
     int64_t len = s.dim[--s.rank];
-    TRN_CHECK_ARG(n < len, "Input must have last dimension > n = %lld", (long long)n);
+    TRN_CHECK_ARG(n < len, "Input must have at least n+1=%lld columns", (long long)(n + 1));
     if (trn_attr_bool(k->node, "reverse"))
         n = len - n - 1;
     trn_tensor *y;
@@ -284,7 +281,7 @@ static trn_err unravel(trn_kctx *k)
     for (int64_t d = 0; d < r; d++) {
         int64_t n = trn_int_at(dims, d);
         TRN_CHECK_ARG(n != 0, "Input dims cannot contain a dim of zero, but dims contains zero at %lld", (long long)d);
-        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total) && (dims->dtype == TRN_INT64 || total == (int32_t)total), "Input dims product is causing integer overflow");
+        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total), "Input dims product is causing integer overflow");
     }
     trn_shape s = x->shape.rank ? trn_shape_of(2, r, x->count) : trn_shape_vector(r);
     trn_tensor *y;
@@ -369,9 +366,8 @@ static trn_err population_count(trn_kctx *k)
     return TRN_OK;
 }
 
-static trn_err guarantee(trn_kctx *k)
+static trn_err pass(trn_kctx *k)
 {
-    TRN_CHECK_ARG(trn_in(k, 0)->dtype != TRN_RESOURCE, "Input tensor cannot be a resource variable handle: what it names is not constant");
     trn_out_set(k, 0, trn_tensor_ref(trn_in(k, 0)));
     return TRN_OK;
 }
@@ -400,6 +396,6 @@ const trn_op trn_ops_count[] = {
     {"Cross", "a:T, b:T -> product:T; T:real", trn_sh_same, cross, 0},
     {"Timestamp", " -> ts:f64", trn_sh_scalar, timestamp, TRN_OP_STATEFUL | TRN_OP_CHEAP},
     {"PopulationCount", "x:T -> y:u8; T:int", trn_sh_same, population_count, 0},
-    {"GuaranteeConst", "input:T -> output:T; T:any", trn_sh_same, guarantee, TRN_OP_CHEAP | TRN_OP_STATEFUL},
+    {"GuaranteeConst", "input:T -> output:T; T:any", trn_sh_same, pass, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {0},
 };

@@ -111,6 +111,10 @@ typedef struct trn_bcast {
 } trn_bcast;
 trn_err trn_bcast_make(trn_bcast *b, const trn_shape *x, const trn_shape *y) TRN_MUST_USE;
 
+/* log(1 + v), exact near zero (math_unary.c) */
+float _Complex trn_log1p_c64(float _Complex v);
+double _Complex trn_log1p_c128(double _Complex v);
+
 /* ---- blocks (blocks.c) ------------------------------------------------------------------------------------------ */
 
 /* dst[dst_at + Σ i·ds] = src[src_at + Σ i·ss] over the block `size`; strides count elements, may be 0 or negative on the source. The caller

@@ -284,13 +284,26 @@ static trn_err solve(trn_kctx *k)
     return TRN_OK;
 }
 
-static trn_err triangular_solve(trn_kctx *k)
+/* Zeros on the diagonal of the first matrix are an error, those of others are not: as in TensorFlow. */
+static bool band_ok(const trn_tensor *t, int64_t at, int64_t n)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < n && ok; i++) {
+        double _Complex v = 0;
+        load(&v, t, at + i, 1);
+        ok = v != 0;
+    }
+    return ok;
+}
+
+static trn_err solve_triangles(trn_kctx *k, bool banded)
 {
     mats x, r;
     bool lower = trn_attr_bool(k->node, "lower"), adjoint = trn_attr_bool(k->node, "adjoint");
-    TRN_TRY(mats_in(&x, k, 0, true));
+    TRN_TRY(mats_in(&x, k, 0, !banded));
     TRN_TRY(mats_in(&r, k, 1, false));
-    TRN_CHECK_ARG(x.m == r.m, "In[0] and In[1] have incompatible rows: %lld and %lld", (long long)x.m, (long long)r.m);
+    TRN_CHECK_ARG(!banded || (x.t->count && r.t->count), "the bands and the right-hand side must not be empty");
+    TRN_CHECK_ARG(x.n == r.m, "In[0] and In[1] have incompatible rows: %lld and %lld", (long long)x.n, (long long)r.m);
     trn_bcast lead;
     TRN_TRY(trn_bcast_make(&lead, &x.lead, &r.lead));
     TRN_CHECK_ARG(lead.out.rank + 2 <= TRN_MAX_RANK, "too many dimensions");
@@ -299,8 +312,9 @@ static trn_err triangular_solve(trn_kctx *k)
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &s));
     if (!y->count)
         return TRN_OK;
+    TRN_CHECK_ARG(!banded || band_ok(x.t, lower ? 0 : (x.m - 1) * x.n, x.n), "Input matrix is not invertible.");
     bool c = is_complex(y->dtype);
-    void *a = scratch(x.n * x.n, y->dtype), *b = scratch(r.m * r.n, y->dtype);
+    void *a = scratch(x.m * x.n, y->dtype), *b = scratch(r.m * r.n, y->dtype);
     bool mem = a && b;
     int64_t n_out = y->count / (r.m * r.n);
     for (int64_t i = 0; i < n_out && mem; i++) {
@@ -310,9 +324,13 @@ static trn_err triangular_solve(trn_kctx *k)
             ib += rest % lead.dim[d] * lead.sb[d];
             rest /= lead.dim[d];
         }
-        load(a, x.t, ia * x.n * x.n, x.n * x.n);
+        load(a, x.t, ia * x.m * x.n, x.m * x.n);
         load(b, r.t, ib * r.m * r.n, r.m * r.n);
-        if (c)
+        if (banded && c)
+            band_solve_c(a, x.m, x.n, b, r.n, lower, adjoint);
+        else if (banded)
+            band_solve_r(a, x.m, x.n, b, r.n, lower, adjoint);
+        else if (c)
             tri_solve_c(a, x.n, b, r.n, lower, adjoint, false);
         else
             tri_solve_r(a, x.n, b, r.n, lower, adjoint, false);
@@ -322,6 +340,8 @@ static trn_err triangular_solve(trn_kctx *k)
     free(b);
     return mem ? TRN_OK : trn_err_oom();
 }
+static trn_err triangular_solve(trn_kctx *k) { return solve_triangles(k, false); }
+static trn_err banded_solve(trn_kctx *k) { return solve_triangles(k, true); }
 
 /* ---- least squares ----------------------------------------------------------------------------------------------------------- */
 
@@ -554,6 +574,8 @@ const trn_op trn_ops_linalg[] = {
     {"MatrixSolve", "matrix:T, rhs:T -> output:T; adjoint:bool=false, T:" SET, trn_sh_like1, solve, TRN_OP_HEAVY},
     {"MatrixTriangularSolve", "matrix:T, rhs:T -> output:T; lower:bool=true, adjoint:bool=false, T:bf16|" SET,
      trn_sh_unknown, triangular_solve, TRN_OP_HEAVY},
+    {"BandedTriangularSolve", "matrix:T, rhs:T -> output:T; lower:bool=true, adjoint:bool=false, T:f32|f64|c64|c128",
+     trn_sh_unknown, banded_solve, TRN_OP_HEAVY},
     {"MatrixSolveLs", "matrix:T, rhs:T, l2_regularizer:f64 -> output:T; T:" SET ", fast:bool=true", trn_sh_unknown,
      solve_ls, TRN_OP_HEAVY},
     {"Qr", "input:T -> q:T, r:T; full_matrices:bool=false, T:" SET, trn_sh_unknown, qr, TRN_OP_HEAVY},

@@ -54,6 +54,23 @@ static void NAME(tri_solve)(const T *a, int64_t n, T *b, int64_t m, bool lower, 
     }
 }
 
+/* The same for a band: a has one row per diagonal, the highest first; the element of row i of the matrix lies in column i. */
+static void NAME(band_solve)(const T *a, int64_t bands, int64_t n, T *b, int64_t m, bool lower, bool adjoint)
+{
+    int64_t step = lower != adjoint ? 1 : -1;
+    for (int64_t q = 0; q < n; q++) {
+        int64_t i = step > 0 ? q : n - 1 - q;
+        T d = a[(lower ? 0 : bands - 1) * n + i];
+        for (int64_t c = 0; c < m; c++)
+            b[i * m + c] /= adjoint ? CONJ(d) : d;
+        for (int64_t e = 1, r = i + step; e < bands && r >= 0 && r < n; e++, r += step) {
+            T f = a[(lower ? e : bands - 1 - e) * n + (adjoint ? i : r)];
+            for (int64_t c = 0; c < m; c++)
+                b[r * m + c] -= (adjoint ? CONJ(f) : f) * b[i * m + c];
+        }
+    }
+}
+
 /* out = a⁻¹·b, or a⁻ᴴ·b. a is destroyed. False: it is singular. */
 static bool NAME(solve)(T *a, int64_t n, const T *b, int64_t m, bool adjoint, T *out, int64_t *perm)
 {

@@ -172,7 +172,9 @@ BIN1(xlogy, double _Complex, , c128, a == 0 ? 0 : a *clog(b))
 OP(xlogy, 1, TRN_TAB_FLOAT(xlogy), TRN_TAB_COMPLEX(xlogy))
 BIN1(xlog1py, float, , f32, a == 0 ? 0 : a *log1pf(b))
 BIN1(xlog1py, double, , f64, a == 0 ? 0 : a *log1p(b))
-OP(xlog1py, 1, TRN_TAB_FLOAT(xlog1py))
+BIN1(xlog1py, float _Complex, , c64, a == 0 ? 0 : a *trn_log1p_c64(b))
+BIN1(xlog1py, double _Complex, , c128, a == 0 ? 0 : a *trn_log1p_c128(b))
+OP(xlog1py, 1, TRN_TAB_FLOAT(xlog1py), TRN_TAB_COMPLEX(xlog1py))
 
 #define SQD(op, T, W, tag, ...) BIN(op, T, W, tag, ((W)a - (W)b) * ((W)a - (W)b))
 SQD(sqdiff, int32_t, uint32_t, i32)
@@ -386,7 +388,7 @@ const trn_op trn_ops_math_binary[] = {
     {"DivNoNan", B2("float|c64|c128"), trn_sh_bcast, k_divnonan, 0},
     {"Xdivy", B2("float|c64|c128"), trn_sh_bcast, k_xdivy, 0},
     {"Xlogy", B2("float|c64|c128"), trn_sh_bcast, k_xlogy, 0},
-    {"Xlog1py", B2("float"), trn_sh_bcast, k_xlog1py, 0},
+    {"Xlog1py", B2("float|c64|c128"), trn_sh_bcast, k_xlog1py, 0},
     {"SquaredDifference", B2("float|i32|i64|c64|c128"), trn_sh_bcast, k_sqdiff, 0},
     {"Maximum", B2("real"), trn_sh_bcast, k_maxi, 0},
     {"Minimum", B2("real"), trn_sh_bcast, k_mini, 0},

@@ -128,12 +128,12 @@ static inline double _Complex expm1_c128(double _Complex v)
     double a = creal(v), b = cimag(v), s = sin(b * 0.5);
     return CMPLX(expm1(a) * cos(b) - 2 * s * s, exp(a) * sin(b));
 }
-static inline float _Complex log1p_c64(float _Complex v)
+float _Complex trn_log1p_c64(float _Complex v)
 {
     float a = crealf(v), b = cimagf(v);
     return CMPLXF(0.5f * log1pf(a * (2 + a) + b * b), atan2f(b, 1 + a));
 }
-static inline double _Complex log1p_c128(double _Complex v)
+double _Complex trn_log1p_c128(double _Complex v)
 {
     double a = creal(v), b = cimag(v);
     return CMPLX(0.5 * log1p(a * (2 + a) + b * b), atan2(b, 1 + a));
@@ -149,7 +149,7 @@ UN_F(ln, trn_v_logf(v), log(v))
 UN_C(ln, clogf(v), clog(v))
 FLTC(ln, 1)
 UN_F(ln1p, trn_v_log1pf(v), log1p(v))
-UN_C(ln1p, log1p_c64(v), log1p_c128(v))
+UN_C(ln1p, trn_log1p_c64(v), trn_log1p_c128(v))
 FLTC(ln1p, 1)
 UN_F(sine, sinf(v), sin(v))
 UN_C(sine, csinf(v), csin(v))

@@ -334,12 +334,34 @@ static trn_err reduce(trn_kctx *k, const reducer *table)
     return e;
 }
 
+/* Whole numbers wrap around, as in TensorFlow; what then has no root becomes what its conversion of NaN gives on x86. */
+#define SQUARE(op, T, W, tag, ...)                                                                                     \
+    static void square_##tag(void *p, int64_t n)                                                                       \
+    {                                                                                                                  \
+        for (T *x = p, *end = x + n; x < end; x++)                                                                     \
+            *x = (T)((W)*x * (W)*x);                                                                                   \
+    }
+#define ROOT(op, T, W, tag, ...)                                                                                       \
+    static void root_##tag(void *p, int64_t n)                                                                         \
+    {                                                                                                                  \
+        for (T *x = p, *end = x + n; x < end; x++) {                                                                   \
+            double r = sqrt((double)*x);                                                                               \
+            *x = isnan(r) ? (T)(sizeof *x == 8 ? INT64_MIN : INT32_MIN) : (T)r;                                        \
+        }                                                                                                              \
+    }
+TRN_EACH_INT(SQUARE, square)
+TRN_EACH_INT(ROOT, root)
+typedef void (*each_fn)(void *, int64_t);
+static const each_fn square_tab[TRN_DTYPE_END] = {TRN_TAB_INT(square)}, root_tab[TRN_DTYPE_END] = {TRN_TAB_INT(root)};
+
 /* Squares of x (of its absolute value), half types widened. */
 static trn_err squares(trn_tensor **out, const trn_tensor *x)
 {
     trn_tensor *w;
     TRN_TRY(trn_is_half(x->dtype) ? widened(&w, x) : trn_tensor_copy(&w, x));
-    for (int64_t i = 0; i < w->count; i++) {
+    if (square_tab[w->dtype])
+        square_tab[w->dtype](w->data, w->count);
+    for (int64_t i = 0; i < w->count && !square_tab[w->dtype]; i++) {
         float _Complex *c = w->data;
         double _Complex *z = w->data;
         switch (w->dtype) {
@@ -359,7 +381,9 @@ static trn_err norm_go(trn_kctx *k, trn_tensor *sum, trn_tensor *sq, const plan 
         TRN_TRY(reduce_go(k, &r_sum[sq->dtype], sum, sq, p));
     else
         TRN_TRY(trn_tensor_copy_elems(sum, 0, sq, 0, sq->count));
-    for (int64_t i = 0; i < sum->count; i++)
+    if (root_tab[sum->dtype])
+        root_tab[sum->dtype](sum->data, sum->count);
+    for (int64_t i = 0; i < sum->count && !root_tab[sum->dtype]; i++)
         switch (sum->dtype) {
         case TRN_FLOAT: TRN_DATA_MUT(sum, float)[i] = sqrtf(TRN_DATA(sum, float)[i]); break;
         case TRN_DOUBLE: TRN_DATA_MUT(sum, double)[i] = sqrt(TRN_DATA(sum, double)[i]); break;
@@ -585,7 +609,7 @@ const trn_op trn_ops_reduce[] = {
     {"Prod", R("num"), trn_sh_reduce, k_prod, 0},
     {"Max", R("real"), trn_sh_reduce, k_max, 0},
     {"Min", R("real"), trn_sh_reduce, k_min, 0},
-    {"EuclideanNorm", R("float|c64|c128"), trn_sh_reduce, k_norm, 0},
+    {"EuclideanNorm", R("num"), trn_sh_reduce, k_norm, 0},
     {"All", RB, trn_sh_reduce, k_all, 0},
     {"Any", RB, trn_sh_reduce, k_any, 0},
     {"L2Loss", "t:T -> output:T; T:float", trn_sh_scalar, k_l2loss, 0},

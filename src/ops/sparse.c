@@ -246,7 +246,13 @@ static trn_err fill_rows(trn_kctx *k, const trn_sparse *s, const trn_tensor *v, 
         at[r] = total;
         total += count ? count : 1;
     }
-    TRN_TRY(trn_sparse_out(&oi, &ov, k, 0, 1, total, s->rank, v->dtype));
+    trn_shape is = s->indices->shape; /* a matrix, or a vector of rows (ragged) */
+    is.dim[0] = total;
+    if (!n_rows)
+        is = trn_shape_of(2, (int64_t)0, (int64_t)s->rank); /* TensorFlow's, of both */
+    n = trn_shape_vector(total);
+    TRN_TRY(trn_out_new(&oi, k, 0, TRN_INT64, &is));
+    TRN_TRY(trn_out_new(&ov, k, 1, v->dtype, &n));
     int64_t *ix = oi->data;
     for (int64_t r = 0; r < n_rows; r++)
         if (TRN_DATA(empty, bool)[r]) {
@@ -263,23 +269,39 @@ static trn_err fill_rows(trn_kctx *k, const trn_sparse *s, const trn_tensor *v, 
     return TRN_OK;
 }
 
-static trn_err fill_empty_rows(trn_kctx *k)
+static trn_err fill_empty(trn_kctx *k, const trn_sparse *s)
 {
     const trn_tensor *v = trn_in(k, 1), *dflt = trn_in(k, 3);
+    TRN_CHECK_ARG(trn_is_scalar(dflt), "default_value must be a scalar");
+    int64_t n_rows = s->shape.dim[0];
+    TRN_CHECK_ARG(n_rows || !s->n, "there are no rows, but %lld values", (long long)s->n);
+    int64_t *at = n_rows <= (int64_t)(SIZE_MAX / sizeof *at) ? calloc((size_t)(n_rows ? n_rows : 1), sizeof *at) : NULL;
+    if (!at)
+        return trn_err_oom();
+    trn_err err = fill_rows(k, s, v, dflt, at, n_rows);
+    free(at);
+    return err;
+}
+
+static trn_err fill_empty_rows(trn_kctx *k)
+{
     trn_sparse s;
     TRN_CHECK_ARG(trn_is_vector(trn_in(k, 2)) && trn_in(k, 2)->count > 0,
                   "Dense shape must be a vector and cannot be empty.");
     TRN_TRY(trn_sparse_in(&s, k, 0));
-    TRN_CHECK_ARG(trn_is_scalar(dflt), "default_value must be a scalar");
-    int64_t n_rows = s.shape.dim[0];
-    TRN_CHECK_ARG(n_rows || !s.n, "Received SparseTensor with dense_shape[0] = 0 but indices.shape[0] = %lld",
-                  (long long)s.n);
-    int64_t *at = n_rows <= (int64_t)(SIZE_MAX / sizeof *at) ? calloc((size_t)(n_rows ? n_rows : 1), sizeof *at) : NULL;
-    if (!at)
-        return trn_err_oom();
-    trn_err err = fill_rows(k, &s, v, dflt, at, n_rows);
-    free(at);
-    return err;
+    return fill_empty(k, &s);
+}
+
+/* A ragged tensor as the rows of its values: a sparse one without columns. */
+static trn_err ragged_fill_empty_rows(trn_kctx *k)
+{
+    const trn_tensor *rows = trn_in(k, 0), *v = trn_in(k, 1), *n = trn_in(k, 2);
+    TRN_CHECK_ARG(trn_is_scalar(n), "nrows must be a scalar");
+    TRN_CHECK_ARG(trn_is_vector(rows) && trn_is_vector(v), "value_rowids and values must be vectors");
+    TRN_CHECK_ARG(rows->count == v->count, "there are %lld values, but rows of %lld", (long long)v->count, (long long)rows->count);
+    TRN_CHECK_ARG(trn_int_at(n, 0) >= 0, "nrows (%lld) must not be negative", (long long)trn_int_at(n, 0));
+    trn_sparse s = {rows, v, TRN_DATA(rows, int64_t), rows->count, 1, trn_shape_vector(trn_int_at(n, 0))};
+    return fill_empty(k, &s);
 }
 
 static trn_err fill_empty_rows_grad(trn_kctx *k)
@@ -574,6 +596,12 @@ const trn_op trn_ops_sparse[] = {
      "reverse_index_map:i64; T:any",
      trn_sh_unknown, fill_empty_rows, 0},
     {"SparseFillEmptyRowsGrad", "reverse_index_map:i64, grad_values:T -> d_values:T, d_default_value:T; T:num",
+     trn_sh_unknown, fill_empty_rows_grad, 0},
+    {"RaggedFillEmptyRows",
+     "value_rowids:i64, values:T, nrows:i64, default_value:T -> output_value_rowids:i64, output_values:T, "
+     "empty_row_indicator:bool, reverse_index_map:i64; T:any",
+     trn_sh_unknown, ragged_fill_empty_rows, 0},
+    {"RaggedFillEmptyRowsGrad", "reverse_index_map:i64, grad_values:T -> d_values:T, d_default_value:T; T:num",
      trn_sh_unknown, fill_empty_rows_grad, 0},
     {"SparseReorder",
      "input_indices:i64, input_values:T, input_shape:i64 -> output_indices:i64, output_values:T; T:any", trn_sh_unknown,

@@ -69,6 +69,17 @@ def cases_counts_of_rows(rng, quick):
         yield C("RaggedBincount", [i64(splits), x, i32(size), np.zeros(0, np.float32)])
     yield C("RaggedBincount", [i64([0, 2]), i32([-1, 1]), i32(3), np.zeros(0, np.float32)])
     yield C("RaggedBincount", [i64([0, 2, 4]), i32([2, 1, 1, 1]), i32(3), np.array([[1, 2], [3, 4]], np.float32)])
+    for w in ((2, 2), (4, 1)):  # weights are counted, whatever their shape
+        for b in (False, True):
+            yield C("RaggedBincount", [i64([0, 2, 4]), i32([0, 2, 1, 2]), i32(3), rng.rand(*w).astype(np.float32)], binary_output=b)
+            yield C("SparseBincount", [i64([[0, 0], [0, 1], [1, 0], [1, 1]]), i32([0, 2, 1, 2]), i64([2, 2]), i32(3), rng.rand(*w).astype(np.float32)], binary_output=b)
+        yield C("Bincount", [i32([0, 2, 1, 2]), i32(3), rng.rand(*w).astype(np.float32)])
+        yield C("DenseBincount", [i32([0, 2, 1, 2]), i32(3), rng.rand(*w).astype(np.float32)])
+    w = np.zeros(0, np.float32)
+    yield C("Bincount", [i32([0, 2]), i32([3]), w])
+    yield C("DenseBincount", [i32([0, 2]), i32([3]), w])
+    yield C("SparseBincount", [i64([[0], [1]]), i32([0, 2]), i64([2]), i32([3]), w])
+    yield C("RaggedBincount", [i64([0, 2]), i32([0, 2]), i32([3]), w])
 
 
 def cases_sums_of_slices(rng, quick):

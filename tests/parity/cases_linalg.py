@@ -97,6 +97,25 @@ def cases_square(rng, quick):
         yield C("MatrixTriangularSolve", [positive(rng, t, (3, 3)), mat(rng, t, (2, 2))])
 
 
+def cases_bands(rng, quick):
+    for t in (np.float32, np.float64, np.complex64, np.complex128):
+        def both(a, b):
+            for lower in (False, True):
+                for adj in (False, True):
+                    yield C("BandedTriangularSolve", [a, b], lower=lower, adjoint=adj, **tol(t))
+        for a, b in (((1, 1), (1, 1)), ((1, 4), (4, 2)), ((2, 4), (4, 3)), ((4, 4), (4, 1)), ((5, 3), (3, 2)), ((3, 6), (2, 6, 1)), ((2, 3, 5), (5, 2)),
+                     ((3, 1, 2, 4), (2, 4, 2)), ((0, 2, 3), (0, 3, 1)), ((2, 3), (3, 0)), ((0, 3), (3, 1)), ((2, 3), (4, 1)), ((2, 3), (3,)), ((3,), (3, 1)),
+                     ((2, 2, 3), (3, 3, 1))):
+            x = mat(rng, t, a)
+            yield from both(x + np.sign(x.real).astype(t) * 3, mat(rng, t, b))
+        x = mat(rng, t, (2, 3)) + t(9)
+        for row in (0, 1):
+            zero = x.copy()
+            zero[row, 1] = 0
+            yield from both(zero, mat(rng, t, (3, 1)))
+        yield from both(np.stack([x, x, x]), mat(rng, t, (3, 3, 2)))
+
+
 def cases_factors(rng, quick):
     for t in TYPES:
         for shape in ((1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 3), (2, 3, 4), (2, 3, 3), (0, 3), (3, 0), (8, 8), (3,)):

@@ -122,7 +122,7 @@ def cases_grads(rng, quick):
 BINARY = {
     "Add": FLOATS + SIGNED + [np.uint8, object] + CPLX, "AddV2": NUM, "Sub": NUM, "Mul": NUM, "MulNoNan": FLOATS + CPLX, "Div": NUM,
     "RealDiv": FLOATS + CPLX, "FloorDiv": REAL, "FloorMod": REAL, "Mod": [np.float32, np.float64, np.int32, np.int64], "TruncateDiv": INTS,
-    "TruncateMod": [np.float32, np.float64, np.int32, np.int64], "DivNoNan": FLOATS + CPLX, "Xdivy": FLOATS, "Xlogy": FLOATS, "Xlog1py": FLOATS,
+    "TruncateMod": [np.float32, np.float64, np.int32, np.int64], "DivNoNan": FLOATS + CPLX, "Xdivy": FLOATS + CPLX, "Xlogy": FLOATS + CPLX, "Xlog1py": FLOATS + CPLX,
     "Maximum": REAL, "Minimum": REAL, "Pow": FLOATS + SIGNED + CPLX, "SquaredDifference": FLOATS + [np.int32, np.int64] + CPLX, "Atan2": FLOATS,
     "Equal": NUM + [np.bool_, object], "NotEqual": NUM + [np.bool_, object], "Less": REAL, "LessEqual": REAL, "Greater": REAL, "GreaterEqual": REAL,
     "LogicalAnd": [np.bool_], "LogicalOr": [np.bool_], "BitwiseAnd": INTS, "BitwiseOr": INTS, "BitwiseXor": INTS,

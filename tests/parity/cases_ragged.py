@@ -93,3 +93,21 @@ def cases_to_tensor(rng, quick):
     yield C("RaggedTensorToTensor", [i64(-1), v, rand(rng, np.float32, (2,)), [i64([0, 3])]], **k)
     yield C("RaggedTensorToTensor", [i64(-1), v, np.float32(0), [i64([0, 1, 2])]], row_partition_types=["VALUE_ROWIDS"])
     yield C("RaggedTensorToTensor", [i64(-1), v, np.float32(0), [i64(2), i64([0, 1, 2])]], row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"])
+
+
+def cases_fill_rows(rng, quick):
+    from cases_types import ANY, NUMBERS, some
+    for t in ANY:
+        for ids, n in (([0, 2, 2, 3], 5), ([0, 0, 1, 2], 3), ([3, 0, 3, 1], 4), ([], 3), ([], 0)):
+            yield C("RaggedFillEmptyRows", [i64(ids), some(t, len(ids)), i64(n), some(t, start=5)])
+    v, z = some(np.float32, 3), np.float32(0)
+    for ids, n in (([0, 3, 1], 3), ([0, -1, 1], 3), ([0, 0, 0], 0), ([0, 1], 3), ([[0, 1, 2]], 3), ([0, 1, 2], [3]), ([0, 1, 2], -1)):
+        yield C("RaggedFillEmptyRows", [i64(ids), v, i64(n), z])
+    yield C("RaggedFillEmptyRows", [i64([0, 1, 2]), v, i64(3), v])
+    yield C("RaggedFillEmptyRows", [i64([[0, 1, 2]]), v.reshape(1, 3), i64(3), z])
+    for t in NUMBERS:
+        yield C("RaggedFillEmptyRowsGrad", [i64([0, 3, 4]), some(t, 6)])
+        yield C("RaggedFillEmptyRowsGrad", [i64([]), some(t, 2)])
+    for at in ([0, 6], [0, -1], [[0]]):
+        yield C("RaggedFillEmptyRowsGrad", [i64(at), v])
+    yield C("RaggedFillEmptyRowsGrad", [i64([0]), v.reshape(1, 3)])

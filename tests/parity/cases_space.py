@@ -160,6 +160,14 @@ def cases_norms(rng, quick):
                     continue
                 for keep in (False, True):
                     yield C("EuclideanNorm", [rand(rng, t, shape, -5, 5), i32(ax)], keep_dims=keep, tol=2e-2 if t in (np.float16, BF16) else 1e-5)
+    for t in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
+        x = np.arange(24).reshape(2, 3, 4).astype(t)
+        for ax in ([], [0], [-1], [0, 2], [0, 1, 2]):
+            yield C("EuclideanNorm", [x, i32(ax)])
+            yield C("EuclideanNorm", [x * t(9) + t(100), i64(ax)], keep_dims=True)  # small types wrap around
+        yield C("EuclideanNorm", [np.array([np.iinfo(t).max, np.iinfo(t).max // 2 + 1, 7], t), i32(0)])
+        yield C("EuclideanNorm", [np.array([1 << (np.iinfo(t).bits // 2 - 1), 1 << (np.iinfo(t).bits // 2 - 1)], t), i32([0])])
+        yield C("EuclideanNorm", [np.zeros((0, 3), t), i32([0])])
     for t in (np.float32, np.float64, np.float16):
         for shape in ((5,), (3, 4), (2, 3, 4)):
             for ax in range(-len(shape), len(shape)):

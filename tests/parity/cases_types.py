@@ -126,3 +126,27 @@ def cases_every_type(rng, quick):
     for o in tf.bool, tf.bfloat16, tf.complex64, tf.complex128, tf.uint16:
         yield C("DecodeRaw", [np.array([b"\x01\x00\x01\x01" * 8, b"\x00\x00\x01\x3f" * 8], object)], out_type=o)
         yield C("DecodeRaw", [np.array([b"\x01\x00\x01\x01" * 8], object)], out_type=o, little_endian=False)
+
+
+def cases_quantised(rng, quick):
+    """Numbers that are stored, copied and compared; what they stand for is nobody's business here."""
+    for q, t in (tf.qint8, tf.int8), (tf.quint8, tf.uint8), (tf.qint16, tf.int16), (tf.quint16, tf.uint16), (tf.qint32, tf.int32):
+        as_q = lambda x: np.array(x, t.as_numpy_dtype).view(q.as_numpy_dtype)
+        x, y = as_q([[1, 2, 3], [4, 5, 255 & np.iinfo(t.as_numpy_dtype).max]]), as_q([1, 5, 3])
+        for op in "Equal", "NotEqual":
+            yield C(op, [x, y])
+            yield C(op, [x, as_q([1, 2])])
+            yield C(op, [x, as_q([1, 2])], incompatible_shape_error=False)
+        yield C("Bitcast", [x], type=t)
+        yield C("Bitcast", [np.arange(6, dtype=t.as_numpy_dtype)], type=q)
+        yield C("Bitcast", [np.arange(4, dtype=np.int32)], type=q)
+        yield C("Bitcast", [as_q(range(8)).reshape(2, 4)], type=tf.int32)
+        for c in C("ConcatV2", [[x, x], ints(0)]), C("Pack", [[x, x]]), C("GatherV2", [x, ints(1, 0), ints(0)]), C("Fill", [ints([2]), as_q([7])[0].reshape(())]):
+            yield c
+        if q in (tf.qint8, tf.quint8, tf.qint32):
+            yield C("Slice", [x, ints(0, 1), ints(2, 2)])
+            yield C("StridedSlice", [x, ints(1, 0), ints(2, 3), ints(1, 2)])
+            yield C("Pad", [x, ints([[1, 0], [0, 1]])])
+            yield C("MirrorPad", [x, ints([[1, 0], [0, 1]])], mode="REFLECT")
+            yield C("GatherNd", [x, ints([[1, 2]])])
+            yield C("DynamicStitch", [[ints(0, 1)], [x]])

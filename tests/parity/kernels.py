@@ -185,6 +185,7 @@ class Ours:
                     a[i] = self.read(self.u32())
             else:
                 nd = np.dtype(dt.as_numpy_dtype)
+                nd = nd[0] if nd.fields else nd  # quantised: what is stored
                 a = np.frombuffer(self.read(n * nd.itemsize), dtype=nd)
             outs.append(a.reshape(dims))
             types.append(dt)
@@ -196,7 +197,7 @@ class Ours:
 
 
 def close_enough(a, b, dt, tol, atol):
-    if dt == tf.string or dt == tf.bool or dt.is_integer:
+    if dt == tf.string or dt == tf.bool or dt.is_integer or dt.is_quantized:
         return a.tolist() == b.tolist()
     tol = RTOL.get(dt, 1e-6) if tol is None else tol
     if dt == tf.bfloat16 or dt == tf.float16:

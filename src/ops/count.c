@@ -217,10 +217,10 @@ static trn_err nth_element(trn_kctx *k)
     TRN_CHECK_ARG(trn_is_scalar(nt), "N must be scalar but has rank %d", nt->shape.rank);
     int64_t n = TRN_DATA(nt, int32_t)[0];
     TRN_CHECK_ARG(n >= 0, "n must be non-negative but is %lld", (long long)n);
-    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be >= 1-D, got rank 0");
+    TRN_CHECK_ARG(x->shape.rank >= 1, "Input must be at least rank 1 but is rank 0");
     trn_shape s = x->shape;
     int64_t len = s.dim[--s.rank];
-    TRN_CHECK_ARG(n < len, "Input must have at least n+1=%lld columns", (long long)(n + 1));
+    TRN_CHECK_ARG(n < len, "Input must have last dimension > n = %lld", (long long)n);
     if (trn_attr_bool(k->node, "reverse"))
         n = len - n - 1;
     trn_tensor *y;
@@ -281,7 +281,7 @@ static trn_err unravel(trn_kctx *k)
     for (int64_t d = 0; d < r; d++) {
         int64_t n = trn_int_at(dims, d);
         TRN_CHECK_ARG(n != 0, "Input dims cannot contain a dim of zero, but dims contains zero at %lld", (long long)d);
-        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total), "Input dims product is causing integer overflow");
+        TRN_CHECK_ARG(!__builtin_mul_overflow(total, n, &total) && (dims->dtype == TRN_INT64 || total == (int32_t)total), "Input dims product is causing integer overflow");
     }
     trn_shape s = x->shape.rank ? trn_shape_of(2, r, x->count) : trn_shape_vector(r);
     trn_tensor *y;
@@ -366,8 +366,9 @@ static trn_err population_count(trn_kctx *k)
     return TRN_OK;
 }
 
-static trn_err pass(trn_kctx *k)
+static trn_err guarantee(trn_kctx *k)
 {
+    TRN_CHECK_ARG(trn_in(k, 0)->dtype != TRN_RESOURCE, "Input tensor cannot be a resource variable handle: what it names is not constant");
     trn_out_set(k, 0, trn_tensor_ref(trn_in(k, 0)));
     return TRN_OK;
 }
@@ -396,6 +397,6 @@ const trn_op trn_ops_count[] = {
     {"Cross", "a:T, b:T -> product:T; T:real", trn_sh_same, cross, 0},
     {"Timestamp", " -> ts:f64", trn_sh_scalar, timestamp, TRN_OP_STATEFUL | TRN_OP_CHEAP},
     {"PopulationCount", "x:T -> y:u8; T:int", trn_sh_same, population_count, 0},
-    {"GuaranteeConst", "input:T -> output:T; T:any", trn_sh_same, pass, TRN_OP_CHEAP | TRN_OP_STATEFUL},
+    {"GuaranteeConst", "input:T -> output:T; T:any", trn_sh_same, guarantee, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {0},
 };

@@ -48,7 +48,6 @@ CASES = {
     "huge shape": (const(tensor=f"dtype: DT_FLOAT tensor_{HUGE} float_val: 1"), "c:0", ""),
     "255 dimensions": (const(tensor="dtype: DT_FLOAT tensor_shape { " + "dim { size: 1 } " * 255 + "} float_val: 1"), "c:0", ""),
     "too few bytes": (const(tensor="dtype: DT_FLOAT tensor_shape { dim { size: 1000 } } tensor_content: 'abc'"), "c:0", ""),
-    "too many values": (const(tensor="dtype: DT_FLOAT tensor_shape { } float_val: 1 float_val: 2"), "c:0", ""),
     "variable too large": (node("v", "VariableV2", dtype=F, shape=HUGE) + const() + node("a", "Assign", "v", "c", T=F, validate_shape="b: false"), "v:0", ""),
     "fill too large": (const("d", "DT_INT64", "dtype: DT_INT64 tensor_shape { dim { size: 2 } } int64_val: 2147483647") + const() + node("a", "Fill", "d", "c", T=F, index_type="type: DT_INT64"), "a:0", ""),
     "fill negative": (const("d", "DT_INT32", "dtype: DT_INT32 tensor_shape { dim { size: 1 } } int_val: -5") + const() + node("a", "Fill", "d", "c", T=F, index_type="type: DT_INT32"), "a:0", ""),

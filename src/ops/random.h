@@ -18,6 +18,7 @@ trn_err trn_random_seeded(trn_philox *out, const trn_tensor *seed) TRN_MUST_USE;
 trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at) TRN_MUST_USE;
 /* The generator in variable input 0, which moves on by what is reserved for so many outputs. Input 1 says the algorithm. */
 trn_err trn_random_of_variable(trn_philox *out, trn_kctx *k, uint64_t outputs) TRN_MUST_USE;
+trn_err trn_sh_random_of_variable(trn_shctx *s); /* input 2 is the output's shape */
 
 /* Fills t. UNIFORM_INT: lo … lo + range - 1. */
 typedef enum trn_random_dist { TRN_RANDOM_UNIFORM, TRN_RANDOM_NORMAL, TRN_RANDOM_TRUNCATED, TRN_RANDOM_UNIFORM_INT, TRN_RANDOM_FULL_INT } trn_random_dist;

@@ -334,13 +334,6 @@ static trn_err stateless_gamma(trn_kctx *k) { return stateless(k, false, gamma_p
 static trn_err stateless_gamma_keyed(trn_kctx *k) { return stateless(k, true, gamma_piece); }
 static trn_err stateless_poisson(trn_kctx *k) { return stateless(k, false, poisson_piece); }
 
-static trn_err sh_in2_shape(trn_shctx *s)
-{
-    TRN_TRY(trn_sh_rank_of(s, 2, 1));
-    trn_sh_value(&s->out[0], s, 2);
-    return TRN_OK;
-}
-
 /* clang-format off */
 #define SEEDS "seed:int=0, seed2:int=0"
 #define OWN_GENERATOR TRN_OP_STATEFUL, trn_random_init, trn_random_fini
@@ -364,7 +357,7 @@ const trn_op trn_ops_random_dist[] = {
      trn_sh_in0_shape, stateless_binomial, 0},
     {"StatefulRandomBinomial",
      "resource:res, algorithm:i64, shape:S, counts:T, probs:T -> output:dtype; S:i32|i64, T:f16|f32|f64=f64, dtype:f16|f32|f64|i32|i64=i64",
-     sh_in2_shape, stateful_binomial, TRN_OP_STATEFUL},
+     trn_sh_random_of_variable, stateful_binomial, TRN_OP_STATEFUL},
     {0},
 };
 /* clang-format on */

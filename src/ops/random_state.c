@@ -179,7 +179,7 @@ static trn_err random_index_shuffle(trn_kctx *k)
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
-static trn_err sh_in2_shape(trn_shctx *s)
+trn_err trn_sh_random_of_variable(trn_shctx *s)
 {
     TRN_TRY(trn_sh_rank_of(s, 1, 0));
     TRN_TRY(trn_sh_rank_of(s, 2, 1));
@@ -207,11 +207,11 @@ static trn_err sh_shuffle(trn_shctx *s)
 #define FROM "resource:res, algorithm:i64, shape:shape_dtype"
 #define SHAPE ", shape_dtype:i32|i64=i64"
 const trn_op trn_ops_random_state[] = {
-    {"StatefulUniform", FROM " -> output:dtype; dtype:float=f32" SHAPE, sh_in2_shape, stateful_uniform, TRN_OP_STATEFUL},
-    {"StatefulUniformFullInt", FROM " -> output:dtype; dtype:i32|i64|u32|u64=u64" SHAPE, sh_in2_shape, stateful_full_int, TRN_OP_STATEFUL},
-    {"StatefulUniformInt", FROM ", minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64=i64" SHAPE, sh_in2_shape, stateful_uniform_int, TRN_OP_STATEFUL},
-    {"StatefulStandardNormalV2", FROM " -> output:dtype; dtype:float=f32" SHAPE, sh_in2_shape, stateful_normal, TRN_OP_STATEFUL},
-    {"StatefulTruncatedNormal", FROM " -> output:dtype; dtype:float=f32" SHAPE, sh_in2_shape, stateful_truncated, TRN_OP_STATEFUL},
+    {"StatefulUniform", FROM " -> output:dtype; dtype:float=f32" SHAPE, trn_sh_random_of_variable, stateful_uniform, TRN_OP_STATEFUL},
+    {"StatefulUniformFullInt", FROM " -> output:dtype; dtype:i32|i64|u32|u64=u64" SHAPE, trn_sh_random_of_variable, stateful_full_int, TRN_OP_STATEFUL},
+    {"StatefulUniformInt", FROM ", minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64=i64" SHAPE, trn_sh_random_of_variable, stateful_uniform_int, TRN_OP_STATEFUL},
+    {"StatefulStandardNormalV2", FROM " -> output:dtype; dtype:float=f32" SHAPE, trn_sh_random_of_variable, stateful_normal, TRN_OP_STATEFUL},
+    {"StatefulTruncatedNormal", FROM " -> output:dtype; dtype:float=f32" SHAPE, trn_sh_random_of_variable, stateful_truncated, TRN_OP_STATEFUL},
     {"RngSkip", "resource:res, algorithm:i64, delta:i64 ->", sh_skip, rng_skip, TRN_OP_STATEFUL},
     {"RngReadAndSkip", "resource:res, alg:i32, delta:u64 -> value:i64", sh_skip, rng_skip, TRN_OP_STATEFUL},
     {"NonDeterministicInts", "shape:shape_dtype -> output:dtype; dtype:i32|i64|u32|u64=i64" SHAPE, trn_sh_in0_shape, non_deterministic_ints, TRN_OP_STATEFUL},

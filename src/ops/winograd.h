@@ -9,7 +9,7 @@
  * and places that see only zeros get 0, which a Relu does not let pass.
  *
  * Still, roundings other than TensorFlow's sooner or later put a Relu on the other side of 0, and from there on losses part. TensorFlow's own kernels and oneDNN's part as well: 20 steps
- * of Adam on eight convnets of MNIST's size, losses of the two apart by 1e-7 to 2e-4, ours from TensorFlow's by 1e-7 to 1e-5, with a tenfold learning rate both by up to 7e-2.
+ * of Adam on eight convnets of MNIST's size, losses of the two apart by 1e-7 to 2e-4, ours from TensorFlow's by 1e-7 to 4e-5, with a tenfold learning rate both by up to 7e-2.
  * Small nets are quieter, and people compare them: there, one convolution of less than 250 MFLOP stays with the definition, but for gradients of inputs, which matter least.
  * TRAINERA_WINOGRAD=all in the environment: no matter how small; 0: none.
  *

@@ -673,6 +673,8 @@ static const trn_step_api step_api = {
     .check_path = api_check_path,
     .func = trn_exec__func,
     .graph = trn_exec__graph,
+    .origin = trn_exec__origin,
+    .graph_of = trn_exec__graph_of,
     .host = trn_exec__host,
     .step_resmgr = api_step_resmgr,
 };

@@ -11,8 +11,6 @@
 #include "proto/pb.h"
 #include "proto/textproto.h"
 
-#define PRODUCER 1087 /* a GraphDef version of TensorFlow 2: defaults may be left out */
-
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 trn_builder *trn_builder_new(void)
@@ -20,7 +18,7 @@ trn_builder *trn_builder_new(void)
     trn_builder *b = trn_xalloc(sizeof *b);
     b->g = trn_graph_new(NULL);
     b->real = b;
-    b->g->producer = PRODUCER;
+    b->g->producer = TRN_GRAPH_PRODUCER;
     b->arena = b->g->arena;
     b->used = trn_map_new();
     b->var_by_name = trn_map_new();
@@ -812,7 +810,7 @@ const char *trn_builder__import(trn_builder *b, const void *graph_def, size_t n,
         if (prefix)
             t.prefix = trn_builder_strdup(b, trn_builder__unique(b, whole_name(b, prefix)));
         err = take_in(&t, gd);
-        b->g->producer = PRODUCER;
+        b->g->producer = TRN_GRAPH_PRODUCER;
     }
     trn_arena_free(t.a);
     if (err)

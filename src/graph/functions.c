@@ -180,6 +180,60 @@ trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *fd)
     return TRN_OK;
 }
 
+/* Datasets inside of functions count as stateful so that they are never folded; what they give depends on nothing else. */
+static bool is_stateful(const char *op)
+{
+    const trn_opdef *d = trn_op_find(op);
+    const char *ds = strstr(op, "Dataset");
+    bool dataset = ds && (!ds[7] || ds[7] == 'V');
+    return d && d->row->flags & TRN_OP_STATEFUL && !dataset && strcmp(op, "Assert") != 0;
+}
+
+/* Twice the same name is twice the same function, or an error: a graph has one library. */
+static trn_err add_from(trn_funclib *l, const trn_funclib *from, const char *name)
+{
+    func *f = from && name ? trn_map_gets(from->by_name, name) : NULL, *was = f ? trn_map_gets(l->by_name, name) : NULL;
+    if (was)
+        return was == f ? TRN_OK : trn_funclib_add(l, f->def);
+    if (f) {
+        atomic_fetch_add_explicit(&f->ref, 1, memory_order_relaxed);
+        put(l, f);
+    }
+    return TRN_OK;
+}
+
+static trn_err add_callees(trn_funclib *l, const trn_funclib *from, const Tensorflow__FunctionDef *fd, const char **stateful)
+{
+    const char *gradient = trn_funclib__gradient(from, fd->signature->name);
+    if (gradient && !trn_map_gets(l->gradients, fd->signature->name))
+        trn_map_puts(l->gradients, fd->signature->name, trn_xstrdup(gradient));
+    TRN_TRY(add_from(l, from, gradient));
+    for (size_t i = 0; i < fd->n_node_def; i++) {
+        const Tensorflow__NodeDef *n = fd->node_def[i];
+        if (stateful && is_stateful(n->op))
+            *stateful = n->op;
+        TRN_TRY(add_from(l, from, n->op));
+        for (size_t k = 0; k < n->n_attr; k++) {
+            const Tensorflow__AttrValue *v = n->attr[k]->value;
+            if (v->value_case == TENSORFLOW__ATTR_VALUE__VALUE_FUNC)
+                TRN_TRY(add_from(l, from, v->func->name));
+            for (size_t j = 0; v->value_case == TENSORFLOW__ATTR_VALUE__VALUE_LIST && j < v->list->n_func; j++)
+                TRN_TRY(add_from(l, from, v->list->func[j]->name));
+        }
+    }
+    return TRN_OK;
+}
+
+trn_err trn_funclib_add_called(trn_funclib *l, const trn_funclib *from, const trn_attr *a, const char **stateful)
+{
+    int first = l->n;
+    for (int i = 0; a->kind == TRN_ATTR_FUNC && i < (a->is_list ? a->n : 1); i++)
+        TRN_TRY(add_from(l, from, (a->is_list ? a->list[i].func : a->v.func)->name));
+    for (int i = first; i < l->n; i++) /* callees come in behind */
+        TRN_TRY(add_callees(l, from, l->v[i]->def, stateful));
+    return TRN_OK;
+}
+
 bool trn_funclib_has(const trn_funclib *l, const char *name) { return l && trn_map_gets(l->by_name, name); }
 
 const Tensorflow__FunctionDef *trn_funclib__find(const trn_funclib *l, const char *name)

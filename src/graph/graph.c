@@ -15,18 +15,18 @@ trn_gstore *trn_gstore__new(void)
     return s;
 }
 
-trn_gstore *trn_gstore__ref(trn_gstore *s)
+trn_gstore *trn_gstore_ref(trn_gstore *s)
 {
     atomic_fetch_add_explicit(&s->ref, 1, memory_order_relaxed);
     return s;
 }
 
-void trn_gstore__unref(trn_gstore *s)
+void trn_gstore_unref(trn_gstore *s)
 {
     if (!s || atomic_fetch_sub_explicit(&s->ref, 1, memory_order_acq_rel) != 1)
         return;
     for (int i = 0; i < s->n_parents; i++)
-        trn_gstore__unref(s->parents[i]);
+        trn_gstore_unref(s->parents[i]);
     trn_arena_free(s->arena);
     free(s->parents);
     free(s);
@@ -61,7 +61,7 @@ void trn_graph_free(trn_graph *g)
     trn_map_free(g->by_name, NULL);
     trn_funclib_unref(g->lib);
     free(g->node);
-    trn_gstore__unref(g->store);
+    trn_gstore_unref(g->store);
     free(g);
 }
 
@@ -353,7 +353,7 @@ void trn_graph_compact(trn_graph *g)
 trn_graph *trn_graph_copy(const trn_graph *g, const bool *keep)
 {
     trn_graph *c = trn_graph_new(g->lib);
-    trn_gstore__adopt(c->store, trn_gstore__ref(g->store));
+    trn_gstore__adopt(c->store, trn_gstore_ref(g->store));
     c->producer = g->producer;
     c->min_consumer = g->min_consumer;
     c->uniq = g->uniq;

@@ -7,6 +7,8 @@
 #include "op/registry.h"
 #include "proto/tensorflow.pb-c.h"
 
+#define TRN_GRAPH_PRODUCER 1087 /* of graphs that we make, a version of TensorFlow 2: defaults may be left out */
+
 typedef struct trn_edge {
     int node;
     int slot;
@@ -23,6 +25,7 @@ typedef struct trn_gnode {
 } trn_gnode;
 
 typedef struct trn_funclib trn_funclib;
+typedef struct trn_gstore trn_gstore;
 
 typedef struct trn_graph {
     trn_arena *arena;
@@ -31,13 +34,16 @@ typedef struct trn_graph {
     trn_map *by_name;
     trn_funclib *lib; /* counted, shared with copies */
     int producer, min_consumer;
-    struct trn_gstore *store; /* owns the arena; shared with copies, which read strings, types and attr values in it */
+    trn_gstore *store; /* owns the arena; shared with copies, which read strings, types and attr values in it */
     int uniq;
     bool keep_branches; /* If, Case and While are not lowered: their kernels run them */
 } trn_graph;
 
 trn_graph *trn_graph_new(trn_funclib *lib_or_null);
 void trn_graph_free(trn_graph *g);
+/* For those who keep a node of a graph longer than the graph. */
+trn_gstore *trn_gstore_ref(trn_gstore *s);
+void trn_gstore_unref(trn_gstore *s);
 trn_gnode *trn_graph_find(const trn_graph *g, const char *name, size_t len);
 /* "name:1" → edge; "name" → slot 0; "^name" → slot -1. NOT_FOUND / INVALID_ARGUMENT that name it. */
 trn_err trn_graph_tensor(trn_edge *out, const trn_graph *g, const char *tensor_name) TRN_MUST_USE;
@@ -71,6 +77,8 @@ trn_funclib *trn_funclib_new(void);
 trn_funclib *trn_funclib_ref(trn_funclib *l);
 void trn_funclib_unref(trn_funclib *l);
 trn_err trn_funclib_add(trn_funclib *l, const Tensorflow__FunctionDef *f) TRN_MUST_USE; /* same name, same body: fine; other body: INVALID_ARGUMENT */
+/* The functions that an attr names and all that they call, out of another library. *stateful, unless NULL: an op in them whose results depend on more than its inputs. */
+trn_err trn_funclib_add_called(trn_funclib *l, const trn_funclib *from, const trn_attr *a, const char **stateful) TRN_MUST_USE;
 void trn_funclib_remove(trn_funclib *l, const char *name); /* nobody shares l */
 size_t trn_funclib_count(const trn_funclib *l);
 bool trn_funclib_has(const trn_funclib *l, const char *name);

@@ -12,10 +12,7 @@ struct trn_gstore {
     int n_parents, cap_parents;
     struct trn_gstore **parents;
 };
-typedef struct trn_gstore trn_gstore;
 trn_gstore *trn_gstore__new(void);
-trn_gstore *trn_gstore__ref(trn_gstore *s);
-void trn_gstore__unref(trn_gstore *s);
 void trn_gstore__adopt(trn_gstore *s, TRN_OWN trn_gstore *parent);
 
 /* "name", "name:3", "^name" (slot -1). Nothing is allocated; *len bytes of the name start at *name. False: slot out of bounds. */

@@ -15,7 +15,7 @@ void trn_stage__init(trn_stage *s, trn_graph *g, const trn_funclib *lib)
 
 void trn_stage__fini(trn_stage *s)
 {
-    trn_gstore__unref(s->store);
+    trn_gstore_unref(s->store);
     trn_map_free(s->by_name, NULL);
     free(s->node);
 }

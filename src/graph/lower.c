@@ -195,7 +195,7 @@ static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f, bool by
         TRN_TRY(trn_funclib__body(&b, l->g->lib, f, &l->growth));
         b = trn_graph__without_dead_nodes(b, by_name);
         /* the new nodes keep pointing into the body's strings and attrs */
-        trn_gstore__adopt(l->g->store, trn_gstore__ref(b->store));
+        trn_gstore__adopt(l->g->store, trn_gstore_ref(b->store));
         /* bodies with attrs are used once, but live as long as the others: they are freed together */
         trn_map_puts(l->bodies, key ? key : trn_arena_printf(l->tmp, "%s %zu", f->name, trn_map_count(l->bodies)), b);
     }

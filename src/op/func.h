@@ -31,6 +31,21 @@ struct trn_func {
 trn_err trn_k_func(trn_func **out, trn_kctx *k, const trn_func_ref *f) TRN_MUST_USE;
 /* [any] A GraphDef as a function without arguments: its _Retval nodes are the results. It brings its own library. */
 trn_err trn_k_graph(trn_func **out, trn_kctx *k, const void *graph_def, size_t n) TRN_MUST_USE;
+/* Where a dataset comes from: the node that made it, with its inputs and functions. One owner; it may outlive graph, session and step. */
+typedef struct trn_origin trn_origin;
+struct trn_origin {
+    void (*free)(trn_origin *o);
+};
+/* [any] Of what the node makes right now; NULL where nobody keeps that (tests). */
+trn_origin *trn_k_origin(const trn_kctx *k);
+static inline void trn_origin_free(trn_origin *o)
+{
+    if (o)
+        o->free(o);
+}
+/* [any] The counterpart of trn_k_graph: the GraphDef that makes the dataset `t`; the caller frees it. FAILED_PRECONDITION when it stands on what no graph
+ * can hold, and unless `stateful` on resources and stateful functions. `strip`: functions forget which task they were placed on. */
+trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 /* [any] trn_k_call on a device of this task or of another one; what its name leaves out is the node's. Results are of the node's output types. */
 void trn_k_call_on(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 trn_func *trn_func_ref_add(trn_func *f);

@@ -142,6 +142,15 @@ trn_err trn_k_graph(trn_func **out, trn_kctx *k, const void *graph_def, size_t n
     return k->step->api->graph(out, k, graph_def, n);
 }
 
+trn_origin *trn_k_origin(const trn_kctx *k) { return k->step && k->step->api && k->step->api->origin ? k->step->api->origin(k) : NULL; }
+
+trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip)
+{
+    if (!k->step->api->graph_of)
+        return trn_errorf(TRN_UNIMPLEMENTED, "datasets are not written as graphs here");
+    return k->step->api->graph_of(graph_def, n, t, stateful, strip);
+}
+
 trn_host trn_k_host(const trn_kctx *k)
 {
     return k->step->api && k->step->api->host ? k->step->api->host(k) : (trn_host){0};

@@ -77,9 +77,10 @@ trn_err trn_data_func(trn_ds *d, trn_kctx *k, const char *attr, const char *capt
 trn_err trn_data_out(trn_kctx *k, void *ds, trn_err err)
 {
     trn_tensor *t;
-    if (!err)
+    if (!err) {
+        ((trn_ds *)ds)->made = trn_k_origin(k);
         err = trn_ds_tensor(&t, ds);
-    else
+    } else
         trn_ds_unref(ds);
     if (!err)
         trn_out_set(k, 0, t);

@@ -180,6 +180,28 @@ static trn_err dataset_from_graph(trn_kctx *k)
     return TRN_OK;
 }
 
+static trn_err graph_text(trn_kctx *k, bool stateful)
+{
+    void *p;
+    size_t n;
+    trn_err err = trn_k_graph_of(&p, &n, k, trn_in(k, 0), stateful, trn_attr_bool(k->node, "strip_device_assignment"));
+    if (err)
+        return trn_err_code(err) == TRN_FAILED_PRECONDITION ? trn_err_wrap(err, "Failed to serialize the input pipeline graph") : err;
+    trn_shape s = trn_shape_scalar();
+    trn_tensor *t;
+    err = trn_out_new(&t, k, 0, TRN_STRING, &s);
+    if (!err)
+        err = trn_str_set(TRN_DATA_MUT(t, trn_str), p, n);
+    free(p);
+    return err;
+}
+
+static trn_err dataset_to_graph(trn_kctx *k) { return graph_text(k, trn_attr_bool(k->node, "allow_stateful")); }
+
+enum { POLICY_WARN, POLICY_IGNORE, POLICY_FAIL }; /* external_state_policy */
+
+static trn_err dataset_to_graph_v2(trn_kctx *k) { return graph_text(k, trn_attr_int(k->node, "external_state_policy") != POLICY_FAIL); }
+
 /* ---- the next element --------------------------------------------------------------------------------------------------- */
 
 trn_err trn_data_set_outputs(trn_kctx *k, trn_elem *e)
@@ -553,6 +575,10 @@ const trn_op trn_ops_data_iter[] = {
      "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> components:output_types; f:func, Tstate:list(type)>=1, "
      "Targuments:list(type)>=0, " DS_OUT ", use_inter_op_parallelism:bool=true" DS_META,
      trn_sh_elements, reduce_dataset, WAITS},
+    {"DatasetToGraph", "input_dataset:var -> graph:str; stateful_whitelist:list(string)>=0=[], allow_stateful:bool=false, strip_device_assignment:bool=false",
+     trn_sh_dataset, dataset_to_graph, 0},
+    {"DatasetToGraphV2", "input_dataset:var -> graph:str; external_state_policy:int=0, strip_device_assignment:bool=false", trn_sh_dataset,
+     dataset_to_graph_v2, 0},
     {"DatasetFromGraph", "graph_def:str -> handle:var", trn_sh_dataset, dataset_from_graph, TRN_OP_ASYNC | TRN_OP_BACK},
     {"GetElementAtIndex", "dataset:var, index:i64 -> components:output_types; " DS_OUT, trn_sh_elements, get_element_at_index, TRN_OP_ASYNC | TRN_OP_BACK},
     {"DatasetToSingleElement", "dataset:var -> components:output_types; " DS_OUT DS_META, trn_sh_elements, dataset_to_single_element, WAITS},

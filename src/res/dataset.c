@@ -52,6 +52,7 @@ static void ds_free(void *obj)
     for (int i = 0; i < d->n_cap; i++)
         trn_tensor_unref(d->cap[i]);
     trn_func_unref(d->f);
+    trn_origin_free(d->made);
     free(d->in);
     free(d->cap);
     free(d->types);

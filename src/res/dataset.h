@@ -81,6 +81,7 @@ struct trn_ds {
     trn_func *f;
     int n_cap;
     trn_tensor **cap; /* captured inputs of f */
+    trn_origin *made; /* NULL: not by a node of its own */
 };
 extern const trn_variant_type trn_ds_type;
 

@@ -406,14 +406,16 @@ def test_iterator_of_several_devices(target):
     same(target, build)
 
 
+def given(v):
+    """TensorFlow would compute what is constant, and cannot keep the dataset."""
+    return tf.strings.join([v, tf.strings.substr(tf.strings.as_string(tf.random.uniform([])), 0, 0)])
+
+
 @pytest.mark.asan
 def test_dataset_from_graph(target):
     """A dataset that was written down as a graph elsewhere, with a function of its own."""
     text = steps("", lambda: [op("DatasetToGraphV2", input_dataset=D.range(5).map(lambda x: x * x + 1).batch(2)._variant_tensor, strip_device_assignment=True)])[0]
     kw = dict(output_types=[tf.int64], output_shapes=[[None]])
-
-    def given(v):  # TensorFlow would compute what is constant, and cannot keep the dataset
-        return tf.strings.join([v, tf.strings.substr(tf.strings.as_string(tf.random.uniform([])), 0, 0)])
 
     def build():
         h = op("AnonymousIteratorV3", **kw)
@@ -422,6 +424,77 @@ def test_dataset_from_graph(target):
         for _ in range(3):
             got.append(after(got[-1:] or [init], lambda: op("IteratorGetNext", iterator=h, **kw)[0]))
         return [got, after(got, lambda: op("IteratorGetNext", iterator=h, **kw)[0]), op("DatasetFromGraph", graph_def=given("no graph")).op]
+
+    same(target, build)
+
+
+def twice_the_sum(x):
+    return tf.function(lambda v: tf.reduce_sum(v) * 2)(x)
+
+
+WRITTEN = {
+    "range map batch": lambda: D.range(5).map(lambda x: x * x + 1).batch(2),
+    "calls in a function": lambda: D.range(6).batch(3).map(twice_the_sum).map(lambda x: tf.cond(x > 9, lambda: x, lambda: -x)),
+    "dict and strings": lambda: D.from_tensor_slices({"a": np.float32([[1, 2], [3, 4]]), "b": ["x", "yz"]}).map(lambda d: (tf.strings.length(d["b"]), d["a"])),
+    "captured": lambda: (lambda three: D.range(9).filter(lambda x: tf.equal(x % three, 1)))(tf.constant(3, tf.int64)),
+    "datasets in functions": lambda: D.range(1, 4).interleave(lambda n: D.range(n).map(lambda x: x + 10 * n), cycle_length=2),
+    "two inputs": lambda: D.zip((D.range(3).concatenate(D.range(7, 9)), D.range(10, 20))),
+    "one input twice": lambda: (lambda d: D.zip((d, d)))(D.range(4).map(lambda x: -x)),
+    "shuffled": lambda: D.range(20).shuffle(7, seed=3).repeat(2).take(30),
+    "ahead": lambda: D.range(8).map(lambda x: x + 1, num_parallel_calls=2).prefetch(2).padded_batch(3),
+}
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("case", WRITTEN)
+def test_dataset_to_graph(target, case):
+    """What we write down, TensorFlow and we read; it has the elements of what was written."""
+    with tf.Graph().as_default():
+        d = WRITTEN[case]()
+        kw = dict(output_types=tf.nest.flatten(tf1.data.get_output_types(d)), output_shapes=tf.nest.flatten(tf1.data.get_output_shapes(d)))
+
+    def elements(target, make):
+        def build():
+            h = op("IteratorV2", shared_name="", container="", **kw)
+            return [op("MakeIterator", dataset=plain(make(), kw), iterator=h)] + [list(op("IteratorGetNext", iterator=h, **kw))] * 32
+
+        return steps(target, build)
+
+    def written(strip):
+        return steps(target, lambda: [op("DatasetToGraphV2", input_dataset=WRITTEN[case]()._variant_tensor, strip_device_assignment=strip)])[0]
+
+    def read(text):
+        return lambda: op("DatasetFromGraph", graph_def=given(text))
+
+    text = written(False)
+    expected = elements("", lambda: WRITTEN[case]()._variant_tensor)
+    assert not isinstance(expected[1], both.Failed) and isinstance(expected[-1], both.Failed)
+    both.agree(elements("", read(text)), expected)
+    both.agree(elements(target, read(text)), expected)
+    both.agree(elements(target, read(written(True))), expected)
+    graph = tf1.GraphDef.FromString(text)
+    assert [n.op for n in graph.node][-1] == "_Retval" and not any(n.device for n in graph.node)
+
+
+def test_dataset_to_graph_leaves_out_other_functions(target):
+    def build():
+        fn(lambda x: x + 40)
+        return [op("DatasetToGraphV2", input_dataset=D.range(3).map(lambda x: x + 1)._variant_tensor)]
+
+    assert len(tf1.GraphDef.FromString(steps(target, build)[0]).library.function) == 1
+
+
+def test_dataset_to_graph_with_state(target):
+    """State outside of the dataset: lost without a word, or an error, as the policy says."""
+    def drawn():
+        return D.range(3).map(lambda x: tf.random.uniform([], maxval=9, dtype=tf.int64))._variant_tensor
+
+    def build():
+        v = tf1.get_variable("v", initializer=np.int64(4), use_resource=True)
+        shared = D.range(3).map(lambda x: x + v)._variant_tensor
+        return [v.initializer] + [tf.strings.length(op("DatasetToGraphV2", input_dataset=d, external_state_policy=p)) > 0 for d in (drawn(), shared) for p in (0, 1, 2)] + [
+            tf.strings.length(op("DatasetToGraph", input_dataset=drawn(), allow_stateful=a)) > 0 for a in (False, True)] + [
+            op("DatasetToGraphV2", input_dataset=tf1.placeholder_with_default(op("OptionalNone"), [])).op]
 
     same(target, build)
 

@@ -1,0 +1,179 @@
+/* Where a dataset comes from, and the way back: the graph that makes it (DatasetToGraph). Each dataset keeps the node that made it with the node's
+ * inputs; a graph of those nodes makes it again, here or on any other task, TensorFlow's included. */
+#include <stdlib.h>
+
+#include "exec/plan.h"
+#include "exec/run.h"
+#include "proto/pb.h"
+#include "res/dataset.h"
+
+typedef struct origin {
+    trn_origin head;
+    trn_gstore *store; /* what `node` lies in */
+    trn_funclib *lib;
+    const trn_node *node;
+    int n_in;
+    trn_tensor *in[];
+} origin;
+
+static void origin_free(trn_origin *head)
+{
+    origin *o = (origin *)head;
+    for (int i = 0; i < o->n_in; i++)
+        trn_tensor_unref(o->in[i]);
+    trn_funclib_unref(o->lib);
+    trn_gstore_unref(o->store);
+    free(o);
+}
+
+trn_origin *trn_exec__origin(const trn_kctx *k)
+{
+    const trn_graph *g = ((const run *)k->step)->plan->g;
+    origin *o = trn_xalloc(sizeof *o + (size_t)k->n_in * sizeof *o->in);
+    o->head.free = origin_free;
+    o->store = trn_gstore_ref(g->store);
+    o->lib = g->lib ? trn_funclib_ref(g->lib) : NULL;
+    o->node = k->node;
+    for (; o->n_in < k->n_in; o->n_in++)
+        o->in[o->n_in] = trn_tensor_ref(trn_in(k, o->n_in));
+    return &o->head;
+}
+
+/* ---- the graph of a dataset ------------------------------------------------------------------------------------ */
+
+typedef struct writer {
+    trn_graph *g;
+    trn_map *made; /* trn_ds * → id of its node + 1: a dataset that two others stand on is made once */
+    bool stateful; /* what lies outside of the dataset may be lost */
+} writer;
+
+static trn_err add_dataset(int *id, writer *w, trn_ds *d);
+
+/* Only a name goes into a graph: what is reached by the handle alone would be gone. */
+static trn_err check_handles(const trn_tensor *t, const trn_node *n)
+{
+    trn_handle *const *h = t->data;
+    for (int64_t i = 0; i < t->count; i++)
+        if (h[i] && h[i]->res)
+            return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource without a name (%s): give it a shared_name", n->op, n->name,
+                              h[i]->type_name);
+    return TRN_OK;
+}
+
+static trn_err add_constant(int *id, writer *w, const origin *o, int i)
+{
+    trn_tensor *t = o->in[i];
+    if (t->dtype == TRN_VARIANT)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "input %d of %s '%s' is a variant that no graph can hold", i, o->node->op, o->node->name);
+    if (t->dtype == TRN_RESOURCE) {
+        if (!w->stateful)
+            return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource", o->node->op, o->node->name);
+        TRN_TRY(check_handles(t, o->node));
+    }
+    trn_attr attrs[] = {{.name = "value", .kind = TRN_ATTR_TENSOR, .v.tensor = t}, {.name = "dtype", .kind = TRN_ATTR_TYPE, .v.type = t->dtype}};
+    trn_gnode *nd;
+    TRN_TRY(trn_graph_add(&nd, w->g, "Const", trn_graph_unique_name(w->g, "Const"), "", attrs, 2, NULL, 0));
+    *id = nd->id;
+    return TRN_OK;
+}
+
+static trn_err add_functions(writer *w, const origin *o)
+{
+    for (int i = 0; i < o->node->n_attrs; i++) {
+        const trn_attr *a = &o->node->attrs[i];
+        const char *bad = NULL;
+        TRN_TRY(trn_funclib_add_called(w->g->lib, o->lib, a, w->stateful ? NULL : &bad));
+        if (bad)
+            return trn_errorf(TRN_FAILED_PRECONDITION, "a function of %s '%s' has the stateful op %s", o->node->op, o->node->name, bad);
+    }
+    return TRN_OK;
+}
+
+static bool is_dataset(trn_ds **out, const trn_tensor *t)
+{
+    trn_variant *v = t->dtype == TRN_VARIANT && t->shape.rank == 0 ? ((trn_variant *const *)t->data)[0] : NULL;
+    *out = (trn_ds *)v;
+    return v && v->type == &trn_ds_type;
+}
+
+static trn_err add_made(int *id, writer *w, const origin *o)
+{
+    TRN_TRY(add_functions(w, o));
+    trn_edge *in = trn_xalloc(((size_t)o->n_in + 1) * sizeof *in);
+    trn_err err = TRN_OK;
+    for (int i = 0; !err && i < o->n_in; i++) {
+        trn_tensor *t = o->in[i];
+        trn_ds *d;
+        if (is_dataset(&d, t))
+            err = add_dataset(&in[i].node, w, d);
+        else
+            err = add_constant(&in[i].node, w, o, i);
+    }
+    trn_gnode *nd;
+    if (!err)
+        err = trn_graph_add(&nd, w->g, o->node->op, trn_graph_unique_name(w->g, o->node->op), "", o->node->attrs, o->node->n_attrs, in, o->n_in);
+    if (!err)
+        *id = nd->id;
+    free(in);
+    return err;
+}
+
+static trn_err add_dataset(int *id, writer *w, trn_ds *d)
+{
+    intptr_t at = (intptr_t)trn_map_get(w->made, &d, sizeof d);
+    if (at) {
+        *id = (int)at - 1;
+        return TRN_OK;
+    }
+    if (!d->made)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "a %s that another dataset gave as an element cannot be written as a graph", d->op->name);
+    TRN_TRY(add_made(id, w, (const origin *)d->made));
+    trn_map_put(w->made, &d, sizeof d, (void *)(intptr_t)(*id + 1));
+    return TRN_OK;
+}
+
+/* In a copy: the functions are the library's. */
+static void strip_devices(Tensorflow__FunctionDefLibrary *l, trn_arena *a)
+{
+    for (size_t i = 0; l && i < l->n_function; i++) {
+        Tensorflow__FunctionDef *f = trn_arena_alloc(a, sizeof *f);
+        *f = *l->function[i];
+        f->node_def = trn_arena_alloc(a, TRN_MAX(f->n_node_def, 1) * sizeof *f->node_def);
+        for (size_t k = 0; k < f->n_node_def; k++) {
+            Tensorflow__NodeDef *n = f->node_def[k] = trn_arena_alloc(a, sizeof *n);
+            *n = *l->function[i]->node_def[k];
+            char *local = strstr(n->device, "/device:");
+            n->device = local ? local : (char *)(uintptr_t)"";
+        }
+        l->function[i] = f;
+    }
+}
+
+trn_err trn_exec__graph_of(void **bytes, size_t *n, const trn_tensor *t, bool stateful, bool strip)
+{
+    trn_ds *d;
+    TRN_TRY(trn_ds_in(&d, t));
+    trn_funclib *lib = trn_funclib_new();
+    writer w = {.g = trn_graph_new(lib), .made = trn_map_new(), .stateful = stateful};
+    trn_funclib_unref(lib);
+    int id;
+    trn_err err = add_dataset(&id, &w, d);
+    if (!err) {
+        trn_attr attrs[] = {{.name = "T", .kind = TRN_ATTR_TYPE, .v.type = TRN_VARIANT}, {.name = "index", .kind = TRN_ATTR_INT, .v.i = 0}};
+        err = trn_graph_add(NULL, w.g, "_Retval", trn_graph_unique_name(w.g, "dataset"), "", attrs, 2, &(trn_edge){id, 0}, 1);
+    }
+    if (!err) {
+        trn_arena *a = trn_arena_new();
+        w.g->producer = TRN_GRAPH_PRODUCER;
+        Tensorflow__GraphDef *gd = trn_graph_export(a, w.g);
+        if (strip)
+            strip_devices(gd->library, a);
+        *n = tensorflow__graph_def__get_packed_size(gd);
+        *bytes = trn_xalloc(*n + 1);
+        tensorflow__graph_def__pack(gd, *bytes);
+        trn_arena_free(a);
+    }
+    trn_map_free(w.made, NULL);
+    trn_graph_free(w.g);
+    return err;
+}

@@ -6,6 +6,7 @@
 #include "exec/run.h"
 #include "proto/pb.h"
 #include "res/dataset.h"
+#include "res/var.h"
 
 typedef struct origin {
     trn_origin head;
@@ -44,37 +45,83 @@ trn_origin *trn_exec__origin(const trn_kctx *k)
 typedef struct writer {
     trn_graph *g;
     trn_map *made; /* trn_ds * → id of its node + 1: a dataset that two others stand on is made once */
+    trn_resmgr *resmgr;
     bool stateful; /* what lies outside of the dataset may be lost */
 } writer;
 
 static trn_err add_dataset(int *id, writer *w, trn_ds *d);
 
-/* Only a name goes into a graph: what is reached by the handle alone would be gone. */
-static trn_err check_handles(const trn_tensor *t, const trn_node *n)
+static trn_err add_const(int *id, writer *w, trn_tensor *t)
 {
-    trn_handle *const *h = t->data;
-    for (int64_t i = 0; i < t->count; i++)
-        if (h[i] && h[i]->res)
-            return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource without a name (%s): give it a shared_name", n->op, n->name,
-                              h[i]->type_name);
-    return TRN_OK;
-}
-
-static trn_err add_constant(int *id, writer *w, const origin *o, int i)
-{
-    trn_tensor *t = o->in[i];
-    if (t->dtype == TRN_VARIANT)
-        return trn_errorf(TRN_FAILED_PRECONDITION, "input %d of %s '%s' is a variant that no graph can hold", i, o->node->op, o->node->name);
-    if (t->dtype == TRN_RESOURCE) {
-        if (!w->stateful)
-            return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource", o->node->op, o->node->name);
-        TRN_TRY(check_handles(t, o->node));
-    }
     trn_attr attrs[] = {{.name = "value", .kind = TRN_ATTR_TENSOR, .v.tensor = t}, {.name = "dtype", .kind = TRN_ATTR_TYPE, .v.type = t->dtype}};
     trn_gnode *nd;
     TRN_TRY(trn_graph_add(&nd, w->g, "Const", trn_graph_unique_name(w->g, "Const"), "", attrs, 2, NULL, 0));
     *id = nd->id;
     return TRN_OK;
+}
+
+/* A variable with this value, that only the dataset will know. */
+static trn_err add_variable(int *id, writer *w, trn_tensor *value)
+{
+    trn_graph *g = w->g;
+    trn_edge in[2] = {{0}};
+    TRN_TRY(add_const(&in[1].node, w, value));
+    trn_attr attrs[] = {{.name = "dtype", .kind = TRN_ATTR_TYPE, .v.type = value->dtype},
+                        {.name = "shape", .kind = TRN_ATTR_SHAPE, .v.shape = &value->shape},
+                        {.name = "shared_name", .kind = TRN_ATTR_STRING, .v.s = {TRN_VAR_ANONYMOUS, sizeof TRN_VAR_ANONYMOUS - 1}}};
+    trn_attr T = {.name = "T", .kind = TRN_ATTR_TYPE, .v.type = TRN_RESOURCE};
+    trn_gnode *var, *assign, *out;
+    TRN_TRY(trn_graph_add(&var, g, "VarHandleOp", trn_graph_unique_name(g, "VarHandleOp"), "", attrs, 3, NULL, 0));
+    in[0].node = var->id;
+    TRN_TRY(trn_graph_add(&assign, g, "AssignVariableOp", trn_graph_unique_name(g, "AssignVariableOp"), "", attrs, 1, in, 2));
+    TRN_TRY(trn_graph_add(&out, g, "Identity", trn_graph_unique_name(g, "Identity"), "", &T, 1, in, 1));
+    trn_graph_add_ctl(g, out, assign->id);
+    *id = out->id;
+    return TRN_OK;
+}
+
+/* NULL: a handle to something else. */
+static trn_err variable_of(trn_var **out, const writer *w, const trn_handle *h)
+{
+    trn_resource *r = h->res;
+    *out = r && r->type == &trn_var_type ? trn_resource_ref(r) : NULL;
+    if (!r && strcmp(h->type_name, trn_var_type.handle) == 0)
+        return trn_resmgr_get(out, w->resmgr, h->container, h->name, &trn_var_type);
+    return TRN_OK;
+}
+
+/* Variables go along with their value, as they do in TensorFlow. Of what else a handle names only the name does: what is reached by the handle alone would be gone. */
+static trn_err add_resource(int *id, writer *w, const origin *o, trn_tensor *t)
+{
+    trn_handle *h = t->count == 1 ? ((trn_handle *const *)t->data)[0] : NULL;
+    if (!w->stateful || !h)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource", o->node->op, o->node->name);
+    trn_var *v;
+    TRN_TRY(variable_of(&v, w, h));
+    if (v) {
+        trn_tensor *value;
+        trn_err err = trn_var_read(&value, v);
+        if (!err)
+            err = add_variable(id, w, value);
+        else
+            value = NULL;
+        trn_tensor_unref(value);
+        trn_resource_unref(v);
+        return err;
+    }
+    if (h->res)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' uses a resource without a name (%s): give it a shared_name", o->node->op, o->node->name,
+                          h->type_name);
+    return add_const(id, w, t);
+}
+
+static trn_err add_input(int *id, writer *w, const origin *o, trn_tensor *t)
+{
+    if (t->dtype == TRN_RESOURCE)
+        return add_resource(id, w, o, t);
+    if (t->dtype == TRN_VARIANT)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s '%s' has a variant for an input, which no graph can hold", o->node->op, o->node->name);
+    return add_const(id, w, t);
 }
 
 static trn_err add_functions(writer *w, const origin *o)
@@ -89,11 +136,36 @@ static trn_err add_functions(writer *w, const origin *o)
     return TRN_OK;
 }
 
-static bool is_dataset(trn_ds **out, const trn_tensor *t)
+static bool is_dataset(const trn_variant *v) { return v && v->type == &trn_ds_type; }
+
+/* A tensor of datasets: packed, dim by dim. */
+static trn_err add_datasets(int *id, writer *w, trn_variant *const *v, const trn_shape *s, int dim)
 {
-    trn_variant *v = t->dtype == TRN_VARIANT && t->shape.rank == 0 ? ((trn_variant *const *)t->data)[0] : NULL;
-    *out = (trn_ds *)v;
-    return v && v->type == &trn_ds_type;
+    if (dim == s->rank)
+        return add_dataset(id, w, (trn_ds *)v[0]);
+    int64_t n = s->dim[dim], each = 1;
+    for (int i = dim + 1; i < s->rank; i++)
+        each *= s->dim[i];
+    trn_edge *in = trn_xalloc((size_t)n * sizeof *in);
+    trn_err err = TRN_OK;
+    for (int64_t i = 0; !err && i < n; i++)
+        err = add_datasets(&in[i].node, w, v + i * each, s, dim + 1);
+    trn_attr attrs[] = {{.name = "T", .kind = TRN_ATTR_TYPE, .v.type = TRN_VARIANT}, {.name = "N", .kind = TRN_ATTR_INT, .v.i = n}};
+    trn_gnode *nd;
+    if (!err)
+        err = trn_graph_add(&nd, w->g, "Pack", trn_graph_unique_name(w->g, "Pack"), "", attrs, 2, in, (int)n);
+    if (!err)
+        *id = nd->id;
+    free(in);
+    return err;
+}
+
+static bool all_datasets(const trn_tensor *t)
+{
+    bool all = t->dtype == TRN_VARIANT && t->count > 0;
+    for (int64_t i = 0; all && i < t->count; i++)
+        all = is_dataset(((trn_variant *const *)t->data)[i]);
+    return all;
 }
 
 static trn_err add_made(int *id, writer *w, const origin *o)
@@ -103,11 +175,10 @@ static trn_err add_made(int *id, writer *w, const origin *o)
     trn_err err = TRN_OK;
     for (int i = 0; !err && i < o->n_in; i++) {
         trn_tensor *t = o->in[i];
-        trn_ds *d;
-        if (is_dataset(&d, t))
-            err = add_dataset(&in[i].node, w, d);
+        if (all_datasets(t))
+            err = add_datasets(&in[i].node, w, t->data, &t->shape, 0);
         else
-            err = add_constant(&in[i].node, w, o, i);
+            err = add_input(&in[i].node, w, o, t);
     }
     trn_gnode *nd;
     if (!err)
@@ -149,12 +220,12 @@ static void strip_devices(Tensorflow__FunctionDefLibrary *l, trn_arena *a)
     }
 }
 
-trn_err trn_exec__graph_of(void **bytes, size_t *n, const trn_tensor *t, bool stateful, bool strip)
+trn_err trn_exec__graph_of(void **bytes, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip)
 {
     trn_ds *d;
     TRN_TRY(trn_ds_in(&d, t));
     trn_funclib *lib = trn_funclib_new();
-    writer w = {.g = trn_graph_new(lib), .made = trn_map_new(), .stateful = stateful};
+    writer w = {.g = trn_graph_new(lib), .made = trn_map_new(), .resmgr = k->step->resmgr, .stateful = stateful};
     trn_funclib_unref(lib);
     int id;
     trn_err err = add_dataset(&id, &w, d);

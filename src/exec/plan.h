@@ -122,7 +122,7 @@ trn_host trn_exec__host(const trn_kctx *k);
 
 /* origin.c: trn_k_origin, trn_k_graph_of */
 trn_origin *trn_exec__origin(const trn_kctx *k);
-trn_err trn_exec__graph_of(void **graph_def, size_t *n, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
+trn_err trn_exec__graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 
 /* paths.c */
 trn_err trn_exec__check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE;

@@ -941,7 +941,7 @@ static trn_err lower_node(lower *l, trn_gnode *nd)
         return lower_remote_call(l, nd);
     if (strcmp(op, "SymbolicGradient") == 0)
         return lower_gradient(l, nd);
-    if (l->g->keep_branches)
+    if (l->g->keep_branches || !trn_attr_bool(&nd->n, "_lower_using_switch_merge")) /* whoever leaves the attr out wants to see one node */
         return TRN_OK;
     if (strcmp(op, "If") == 0 || strcmp(op, "StatelessIf") == 0)
         return lower_if(l, nd);

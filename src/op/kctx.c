@@ -148,7 +148,7 @@ trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn
 {
     if (!k->step->api->graph_of)
         return trn_errorf(TRN_UNIMPLEMENTED, "datasets are not written as graphs here");
-    return k->step->api->graph_of(graph_def, n, t, stateful, strip);
+    return k->step->api->graph_of(graph_def, n, k, t, stateful, strip);
 }
 
 trn_host trn_k_host(const trn_kctx *k)

@@ -50,6 +50,8 @@ void trn_data_begin(trn_it *it);
 trn_err trn_data_cache_file(trn_kctx *k, TRN_OWN char *path) TRN_MUST_USE;
 /* A predicate's result; what: "… must return a scalar bool". */
 trn_err trn_data_predicate(bool *out, const trn_elem *e, const char *what) TRN_MUST_USE;
+/* The dataset's tensorflow.data.Options, serialized; added. */
+trn_err trn_data_options(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
 /* Size and drop_remainder of a batch, checked. */
 trn_err trn_data_batch_args(int64_t *n, bool *drop, const trn_kctx *k) TRN_MUST_USE;
 /* Slice i of the first dim. */

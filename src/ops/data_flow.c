@@ -767,13 +767,18 @@ static trn_err gather_options(trn_sb *out, const trn_ds *d, int *left)
     return TRN_OK;
 }
 
-static trn_err get_options(trn_kctx *k)
+trn_err trn_data_options(trn_sb *out, const trn_tensor *t)
 {
     trn_ds *d;
-    TRN_TRY(trn_ds_in(&d, trn_in(k, 0)));
-    trn_sb s = {0};
     int left = MAX_OPTIONS;
-    trn_err err = gather_options(&s, d, &left);
+    TRN_TRY(trn_ds_in(&d, t));
+    return gather_options(out, d, &left);
+}
+
+static trn_err get_options(trn_kctx *k)
+{
+    trn_sb s = {0};
+    trn_err err = trn_data_options(&s, trn_in(k, 0));
     if (!err)
         trn_out_set(k, 0, trn_tensor_str(s.n ? s.p : "", s.n));
     trn_sb_fini(&s);

@@ -180,27 +180,35 @@ static trn_err dataset_from_graph(trn_kctx *k)
     return TRN_OK;
 }
 
-static trn_err graph_text(trn_kctx *k, bool stateful)
+enum { POLICY_WARN, POLICY_IGNORE, POLICY_FAIL }; /* external_state_policy; the dataset's options override the node's */
+#define OPTIONS_POLICY 6                          /* Options.external_state_policy */
+
+static trn_err graph_text(trn_kctx *k, int64_t policy)
 {
+    trn_sb s = {0};
+    trn_err err = trn_data_options(&s, trn_in(k, 0));
+    for (trn_pbr r = trn_pbr_init(s.p, s.n); !err && trn_pbr_next(&r);)
+        if (r.field == OPTIONS_POLICY && r.type == TRN_PB_VARINT)
+            policy = (int64_t)r.v;
+    trn_sb_fini(&s);
+    if (err)
+        return err;
     void *p;
     size_t n;
-    trn_err err = trn_k_graph_of(&p, &n, k, trn_in(k, 0), stateful, trn_attr_bool(k->node, "strip_device_assignment"));
-    if (err)
-        return trn_err_code(err) == TRN_FAILED_PRECONDITION ? trn_err_wrap(err, "Failed to serialize the input pipeline graph") : err;
-    trn_shape s = trn_shape_scalar();
-    trn_tensor *t;
-    err = trn_out_new(&t, k, 0, TRN_STRING, &s);
-    if (!err)
-        err = trn_str_set(TRN_DATA_MUT(t, trn_str), p, n);
+    err = trn_k_graph_of(&p, &n, k, trn_in(k, 0), policy != POLICY_FAIL, trn_attr_bool(k->node, "strip_device_assignment"));
+    if (err) {
+        trn_err why = trn_errorf(TRN_FAILED_PRECONDITION, "Failed to serialize the input pipeline graph: %s", trn_err_msg(err));
+        trn_err_free(err);
+        return why;
+    }
+    trn_out_set(k, 0, trn_tensor_str(p, n));
     free(p);
-    return err;
+    return TRN_OK;
 }
 
-static trn_err dataset_to_graph(trn_kctx *k) { return graph_text(k, trn_attr_bool(k->node, "allow_stateful")); }
+static trn_err dataset_to_graph(trn_kctx *k) { return graph_text(k, trn_attr_bool(k->node, "allow_stateful") ? POLICY_WARN : POLICY_FAIL); }
 
-enum { POLICY_WARN, POLICY_IGNORE, POLICY_FAIL }; /* external_state_policy */
-
-static trn_err dataset_to_graph_v2(trn_kctx *k) { return graph_text(k, trn_attr_int(k->node, "external_state_policy") != POLICY_FAIL); }
+static trn_err dataset_to_graph_v2(trn_kctx *k) { return graph_text(k, trn_attr_int(k->node, "external_state_policy")); }
 
 /* ---- the next element --------------------------------------------------------------------------------------------------- */
 

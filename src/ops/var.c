@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ANONYMOUS "cd2c89b7-88b7-44c8-ad83-06c2a9158347" /* TensorFlow's shared_name for variables that only their handle knows */
-#define VAR_TYPE_NAME "tensorflow::Var"                  /* what handles say on the wire */
+#define VAR_TYPE_NAME "tensorflow::Var" /* what handles say on the wire */
 
 /* ---- ref variables -------------------------------------------------------------------------------------------- */
 
@@ -323,7 +322,7 @@ struct handle_state {
 static trn_err var_handle_init(trn_kinit *ki)
 {
     struct handle_state *st = trn_xalloc(sizeof *st);
-    if (strcmp(trn_attr_str(ki->node, "shared_name"), ANONYMOUS) != 0) {
+    if (strcmp(trn_attr_str(ki->node, "shared_name"), TRN_VAR_ANONYMOUS) != 0) {
         const char *container, *name;
         trn_res_name(ki->node, &container, &name);
         trn_err err = trn_res_handle(&st->handle, ki->node, container, name, VAR_TYPE_NAME, trn_attr_type(ki->node, "dtype"),

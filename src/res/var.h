@@ -33,6 +33,7 @@ struct trn_var {
     char *name;       /* for messages */
     bool is_init;     /* resource variables: assigned once; ref variables: value != NULL */
 };
+#define TRN_VAR_ANONYMOUS "cd2c89b7-88b7-44c8-ad83-06c2a9158347" /* TensorFlow's shared_name for variables that only their handle knows */
 extern const trn_restype trn_var_type;    /* "Var": TensorFlow's type name */
 extern const trn_restype trn_refvar_type; /* reference variables: the same struct, but not found under the name of a resource variable */
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;

@@ -440,6 +440,7 @@ WRITTEN = {
     "datasets in functions": lambda: D.range(1, 4).interleave(lambda n: D.range(n).map(lambda x: x + 10 * n), cycle_length=2),
     "two inputs": lambda: D.zip((D.range(3).concatenate(D.range(7, 9)), D.range(10, 20))),
     "one input twice": lambda: (lambda d: D.zip((d, d)))(D.range(4).map(lambda x: -x)),
+    "datasets as elements": lambda: D.from_tensor_slices([D.range(3), D.range(7, 9).map(lambda x: -x)]).flat_map(lambda d: d),
     "shuffled": lambda: D.range(20).shuffle(7, seed=3).repeat(2).take(30),
     "ahead": lambda: D.range(8).map(lambda x: x + 1, num_parallel_calls=2).prefetch(2).padded_batch(3),
 }
@@ -476,6 +477,19 @@ def test_dataset_to_graph(target, case):
     assert [n.op for n in graph.node][-1] == "_Retval" and not any(n.device for n in graph.node)
 
 
+def test_dataset_to_graph_with_a_variable(target):
+    """The copy has a variable of its own, with the value of then."""
+    def build():
+        v = tf1.get_variable("v", initializer=np.int64(4), use_resource=True)
+        counted = D.range(9).map(lambda x: v.assign_add(1))._variant_tensor
+        its = [op("IteratorV2", shared_name="", container="", **I64) for _ in range(2)]
+        init = [op("MakeIterator", dataset=d, iterator=it) for d, it in zip((plain(counted, I64), op("DatasetFromGraph", graph_def=op("DatasetToGraphV2", input_dataset=counted))), its)]
+        a, b = [op("IteratorGetNext", iterator=it, **I64) for it in its]
+        return [v.initializer, init[0], a, a, init[1], a, b, b, a, v.read_value()]
+
+    same(target, build)
+
+
 def test_dataset_to_graph_leaves_out_other_functions(target):
     def build():
         fn(lambda x: x + 40)
@@ -492,7 +506,10 @@ def test_dataset_to_graph_with_state(target):
     def build():
         v = tf1.get_variable("v", initializer=np.int64(4), use_resource=True)
         shared = D.range(3).map(lambda x: x + v)._variant_tensor
-        return [v.initializer] + [tf.strings.length(op("DatasetToGraphV2", input_dataset=d, external_state_policy=p)) > 0 for d in (drawn(), shared) for p in (0, 1, 2)] + [
+        fails = tf.data.Options()
+        fails.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.FAIL
+        told = [D.range(3).map(lambda x: tf.random.uniform([], maxval=9, dtype=tf.int64)).with_options(fails)._variant_tensor]
+        return [v.initializer] + [op("DatasetToGraphV2", input_dataset=told[0], external_state_policy=1).op] + [tf.strings.length(op("DatasetToGraphV2", input_dataset=d, external_state_policy=p)) > 0 for d in (drawn(), shared) for p in (0, 1, 2)] + [
             tf.strings.length(op("DatasetToGraph", input_dataset=drawn(), allow_stateful=a)) > 0 for a in (False, True)] + [
             op("DatasetToGraphV2", input_dataset=tf1.placeholder_with_default(op("OptionalNone"), [])).op]
 

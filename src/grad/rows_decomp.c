@@ -119,6 +119,21 @@ static void self_adjoint_eig(trn_grad_ctx *c)
     trn_grad_set(c, 0, TRN_GE(c, "(MatrixSetDiag (MatrixBandPart $0 #-1 #0) (Mul 0.5 (MatrixDiagPart $0)))", both));
 }
 
+/* a = v e v⁻¹, columns of v of length one. */
+static void eig(trn_grad_ctx *c)
+{
+    trn_out e = OUT(0), v = OUT(1), m = TRN_GE(c, "(MatrixDiag d)");
+    if (!trn_attr_bool(c->n, "compute_v"))
+        v = TRN_GE(c, "(Eig x compute_v=true Tout=@).1");
+    else if (trn_grad_has_dy(c, 1)) {
+        trn_out vdv = mul_hn(c, v, trn_grad_dy(c, 1)), diag = TRN_G(c, "MatrixDiagPart", vdv);
+        trn_out len = TRN_GE(c, "(MatrixDiag (Mul (AddV2 $0 (Conj $0)) $1))", diag, number(c, diag, 0.5));
+        m = plus(c, m, TRN_GE(c, "(Mul (Conj $0) $1)", gaps(c, e), minus(c, vdv, mul(c, mul_hn(c, v, v), len))));
+    }
+    trn_out vh = adjoint(c, v), da = TRN_GE(c, "(MatrixSolve $0 $1)", vh, mul(c, m, vh));
+    trn_grad_set(c, 0, trn_g_cast(c, da, trn_g_type(c, IN(0))));
+}
+
 /* The root of [a d; 0 a] is [r x; 0 r] with r x + x r = d, which is the equation to be solved, with a's adjoint. */
 static void square_root(trn_grad_ctx *c)
 {
@@ -202,6 +217,7 @@ const trn_grad_row trn_grads_decomp[] = {
     {"MatrixSolveLs", .fn = solve_ls},
     {"MatrixSquareRoot", .fn = square_root},
     {"Qr", .fn = qr},
+    {"Eig", .fn = eig},
     {"SelfAdjointEigV2", .fn = self_adjoint_eig},
     {"Svd", .fn = svd},
     {"TridiagonalMatMul", .fn = tridiagonal_mat_mul},

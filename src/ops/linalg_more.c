@@ -1,6 +1,7 @@
 /* More linear algebra on batches of matrices: LU, functions of matrices, tridiagonal systems, the gradient of Cholesky's factor. Everything is
  * computed in double complex: these are small matrices, and one version of each loop is enough. */
 #include "ops/kern.h"
+#include "ops/schur.h"
 
 #include <complex.h>
 #include <float.h>
@@ -46,12 +47,6 @@ static trn_err square_in(int64_t *n, int64_t *batch, const trn_tensor *t)
     *n = t->shape.dim[r - 1];
     *batch = *n ? t->count / (*n * *n) : 0;
     return TRN_OK;
-}
-
-static void eye(num *a, int64_t n)
-{
-    for (int64_t i = 0; i < n * n; i++)
-        a[i] = i % (n + 1) == 0;
 }
 
 static double norm1(const num *a, int64_t n)
@@ -167,53 +162,86 @@ static trn_err sh_lu(trn_shctx *s)
 typedef struct work {
     num *m[8];
     int64_t *perm, n;
+    bool real;
 } work;
 
-/* Denman and Beavers: y goes to the root, z to its inverse. False: there is none, or it does not settle. */
+/* But for rounding: an eigenvalue of the triangle t. */
+static bool is_real(num v, const num *t, int64_t n)
+{
+    double size = 0;
+    for (int64_t i = 0; i < n; i++)
+        size = fmax(size, cabs(t[i * (n + 1)]));
+    return fabs(cimag(v)) <= 64 * (double)n * DBL_EPSILON * size;
+}
+
+/* The root of an upper triangular matrix, in place: on the diagonal roots of numbers, then diagonal by diagonal (Björck and Hammarling). */
+static void triangle_root(num *t, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        t[j * n + j] = csqrt(t[j * n + j]);
+        for (int64_t i = j - 1; i >= 0; i--) {
+            num s = t[i * n + j], d = t[i * n + i] + t[j * n + j];
+            for (int64_t e = i + 1; e < j; e++)
+                s -= t[i * n + e] * t[e * n + j];
+            t[i * n + j] = s == 0 ? 0 : s / d;
+        }
+    }
+}
+
+/* y = u f uᴴ; t is room. */
+static void turn_back(num *y, const num *f, const num *u, num *t, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            num s = 0;
+            for (int64_t e = 0; e < n; e++)
+                s += f[i * n + e] * conj(u[j * n + e]);
+            t[i * n + j] = s;
+        }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            num s = 0;
+            for (int64_t e = 0; e < n; e++)
+                s += u[i * n + e] * t[e * n + j];
+            y[i * n + j] = s;
+        }
+}
+
 static bool square_root(num *y, const num *x, const work *w)
 {
     int64_t n = w->n;
-    num *z = w->m[5], *yi = w->m[6], *zi = w->m[7], *one = w->m[3], *t = w->m[4];
-    memcpy(y, x, (size_t)(n * n) * sizeof *y);
-    eye(z, n);
-    eye(one, n);
-    for (int step = 0; step < 100; step++) {
-        if (!solve(yi, y, one, t, w->perm, n) || !solve(zi, z, one, t, w->perm, n))
+    num *a = w->m[0], *u = w->m[1];
+    memcpy(a, x, (size_t)(n * n) * sizeof *a);
+    if (!trn_schur(a, u, n))
+        return false;
+    for (int64_t i = 0; w->real && i < n; i++) /* pairs have a real root together, a negative number has none */
+        if (creal(a[i * (n + 1)]) < 0 && is_real(a[i * (n + 1)], a, n))
             return false;
-        double moved = 0, size = 0;
-        for (int64_t i = 0; i < n * n; i++) {
-            num next = 0.5 * (y[i] + zi[i]);
-            moved += cabs(next - y[i]);
-            size += cabs(next);
-            y[i] = next;
-            z[i] = 0.5 * (z[i] + yi[i]);
-        }
-        if (!isfinite(size))
-            return false;
-        if (moved <= size * 1e-15)
-            return true;
-    }
+    triangle_root(a, n);
+    turn_back(y, a, u, w->m[2], n);
     return true;
 }
 
-/* Roots until the matrix is near one, then ∫ X (1 + sX)⁻¹ ds by Gauss and Legendre's rule. */
+/* On the triangle of Schur's form: roots until it is near one, then ∫ X (1 + sX)⁻¹ ds by Gauss and Legendre's rule. */
 static bool logarithm(num *y, const num *x, const work *w)
 {
     int64_t n = w->n;
-    num *a = w->m[0], *r = w->m[1], *t = w->m[2];
+    num *a = w->m[0], *r = w->m[1], *t = w->m[2], *u = w->m[4], *sum = w->m[6];
     int roots = 0;
     memcpy(a, x, (size_t)(n * n) * sizeof *a);
+    if (!trn_schur(a, u, n))
+        return false;
     for (;; roots++) {
         for (int64_t i = 0; i < n * n; i++)
             r[i] = a[i] - (i % (n + 1) == 0);
-        if (norm1(r, n) < 0.25)
+        double far = norm1(r, n);
+        if (far < 0.25)
             break;
-        if (roots > 60 || !square_root(r, a, w))
+        if (roots > 100 || !isfinite(far))
             return false;
-        memcpy(a, r, (size_t)(n * n) * sizeof *a);
+        triangle_root(a, n);
     }
-    for (int64_t i = 0; i < n * n; i++)
-        y[i] = 0;
+    memset(sum, 0, (size_t)(n * n) * sizeof *sum);
     enum { NODES = 12 };
     num *den = w->m[3], *part = w->m[5];
     for (int j = 0; j < NODES; j++) {
@@ -237,10 +265,11 @@ static bool logarithm(num *y, const num *x, const work *w)
         if (!solve(part, den, r, t, w->perm, n))
             return false;
         for (int64_t i = 0; i < n * n; i++)
-            y[i] += weight * part[i];
+            sum[i] += weight * part[i];
     }
     for (int64_t i = 0; i < n * n; i++)
-        y[i] = ldexp(1, roots) * y[i];
+        sum[i] *= ldexp(1, roots);
+    turn_back(y, sum, u, t, n);
     return true;
 }
 
@@ -252,7 +281,7 @@ static trn_err of_matrix(trn_kctx *k, bool (*fn)(num *, const num *, const work 
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
     num *all = room(n, 10);
-    work w = {.perm = malloc((size_t)(n + 1) * sizeof *w.perm), .n = n};
+    work w = {.perm = malloc((size_t)(n + 1) * sizeof *w.perm), .n = n, .real = x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE};
     trn_err err = all && w.perm ? TRN_OK : trn_err_oom();
     for (int i = 0; i < 8 && !err; i++)
         w.m[i] = all + (i + 2) * n * n;
@@ -269,6 +298,79 @@ static trn_err of_matrix(trn_kctx *k, bool (*fn)(num *, const num *, const work 
 }
 static trn_err k_sqrt(trn_kctx *k) { return of_matrix(k, square_root); }
 static trn_err k_log(trn_kctx *k) { return of_matrix(k, logarithm); }
+
+/* ---- eigenvalues ----------------------------------------------------------------------------------------------------------------- */
+
+/* By size, the smallest first, as in TensorFlow. */
+static void order(num *val, num *vec, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t least = i;
+        for (int64_t j = i + 1; j < n; j++)
+            if (cabs(val[j]) < cabs(val[least]))
+                least = j;
+        num t = val[i];
+        val[i] = val[least];
+        val[least] = t;
+        for (int64_t r = 0; vec && r < n; r++) {
+            t = vec[r * n + i];
+            vec[r * n + i] = vec[r * n + least];
+            vec[r * n + least] = t;
+        }
+    }
+}
+
+static trn_err eig(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    int64_t n, batch;
+    TRN_TRY(square_in(&n, &batch, x));
+    bool vectors = trn_attr_bool(k->node, "compute_v"), real = x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE;
+    trn_dtype type = trn_attr_type(k->node, "Tout");
+    bool wide = x->dtype == TRN_DOUBLE || x->dtype == TRN_COMPLEX128;
+    TRN_CHECK_ARG(type == (wide ? TRN_COMPLEX128 : TRN_COMPLEX64), "Invalid output dtype %s for an input of %s", trn_dtype_name(type), trn_dtype_name(x->dtype));
+    trn_shape es = x->shape, none = trn_shape_scalar();
+    es.rank--;
+    trn_tensor *e, *v;
+    TRN_TRY(trn_out_new(&e, k, 0, type, &es));
+    TRN_TRY(trn_out_new(&v, k, 1, type, vectors ? &x->shape : &none));
+    if (!vectors)
+        trn_zero_elems(v, 0, v->count);
+    num *a = room(n, 3), *u = a + n * n, *vec = vectors ? u + n * n : NULL, *val = malloc((size_t)(n + 1) * sizeof *val);
+    trn_err err = a && val ? TRN_OK : trn_err_oom();
+    trn_fpu fpu = trn_fpu_keep(); /* as TensorFlow does here */
+    for (int64_t b = 0; b < batch && !err; b++) {
+        for (int64_t i = 0; i < n * n; i++)
+            a[i] = get(x, b * n * n + i);
+        if (!trn_schur(a, u, n)) {
+            err = TRN_BAD("Eigen decomposition was not successful. The input might not be valid.");
+            break;
+        }
+        if (vec)
+            trn_schur_vectors(vec, a, u, n);
+        for (int64_t i = 0; i < n; i++)
+            val[i] = real && is_real(a[i * (n + 1)], a, n) ? creal(a[i * (n + 1)]) : a[i * (n + 1)];
+        if (!real)
+            order(val, vec, n);
+        for (int64_t i = 0; i < n; i++)
+            put(e, b * n + i, val[i]);
+        for (int64_t i = 0; vec && i < n * n; i++)
+            put(v, b * n * n + i, vec[i]);
+    }
+    trn_fpu_restore(fpu);
+    free(a);
+    free(val);
+    return err;
+}
+
+static trn_err sh_eig(trn_shctx *s)
+{
+    s->out[0] = s->in[0];
+    if (s->out[0].rank > 0)
+        s->out[0].rank--;
+    s->out[1] = trn_attr_bool(s->node, "compute_v") ? s->in[0] : trn_shape_unknown();
+    return TRN_OK;
+}
 
 /* ---- tridiagonal ----------------------------------------------------------------------------------------------------------------- */
 
@@ -440,6 +542,7 @@ static trn_err cholesky_grad(trn_kctx *k)
 const trn_op trn_ops_linalg_more[] = {
     {"Lu", "input:T -> lu:T, p:output_idx_type; T:f64|f32|f16|c64|c128, output_idx_type:i32|i64=i32", sh_lu, k_lu, TRN_OP_HEAVY},
     {"MatrixSquareRoot", "input:T -> output:T; T:f64|f32|f16|c64|c128", trn_sh_same, k_sqrt, TRN_OP_HEAVY},
+    {"Eig", "input:T -> e:Tout, v:Tout; compute_v:bool=true, T:f32|f64|c64|c128, Tout:c64|c128", sh_eig, eig, TRN_OP_HEAVY},
     {"MatrixLogarithm", "input:T -> output:T; T:c64|c128", trn_sh_same, k_log, TRN_OP_HEAVY},
     {"TridiagonalMatMul", "superdiag:T, maindiag:T, subdiag:T, rhs:T -> output:T; T:f64|f32|c64|c128", trn_sh_unknown, tri_mat_mul, 0},
     {"TridiagonalSolve", "diagonals:T, rhs:T -> output:T; partial_pivoting:bool=true, perturb_singular:bool=false, T:f64|f32|c64|c128", trn_sh_like1, k_tri_solve,

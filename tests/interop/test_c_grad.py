@@ -343,6 +343,17 @@ def complex_decompositions():
 
 
 @model
+def eigenvalues_of_a_matrix():
+    """What depends neither on their order nor on the phases of the vectors."""
+    a, b = var("a", 3, 3), var("b", 3, 3)
+    parts = []
+    for m in (a, tf.complex(a, b)):
+        e, v = tf.compat.v2.linalg.eig(m)
+        parts += [tf.reduce_sum(tf.sin(tf.real(x)) + tf.square(tf.imag(x))) for x in (e, tf.compat.v2.linalg.eigvals(m))] + [tf.reduce_sum(tf.abs(v) ** 4)]
+    return [tf.add_n(parts)], [a, b], None
+
+
+@model
 def square_root_of_a_matrix():
     a = var("a", 2, 3, 3)
     return [tf.reduce_sum(tf.sin(tf.linalg.sqrtm(tf.matmul(a, a, transpose_b=True) + 2.0 * tf.eye(3))))], [a], None

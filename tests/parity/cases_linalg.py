@@ -64,8 +64,44 @@ def eig_check(x, t):
     return check
 
 
+def general_eig_check(x, t):
+    """Eigenvalues of a real matrix come in no special order; vectors are unique up to a phase."""
+    def check(want, got):
+        if [(w.shape, w.dtype) for w in want] != [(g.shape, g.dtype) for g in got]:
+            return "shapes or types"
+        sort = lambda e: np.take_along_axis(e, np.argsort(np.round(e.real, 3) + 1e-3 * e.imag, -1), -1)
+        a, b = (sort(w[0]) for w in (got, want)) if not np.iscomplexobj(x) else (got[0], want[0])
+        if not near(a, b, t):
+            return "values %s, TensorFlow's %s" % (a, b)
+        if got[1].ndim > 1:
+            e, v = got
+            if not near(x @ v, v * e[..., None, :], t):
+                return "the vectors are none"
+            if not near(np.linalg.norm(v, axis=-2), np.ones(e.shape), t):
+                return "the vectors have not length one"
+        return None
+    return check
+
+
+def cases_eigenvalues(rng, quick):
+    for t in TYPES:
+        tout = tf.complex128 if t in (np.float64, np.complex128) else tf.complex64
+        turn = np.array([[0, -1], [1, 0]], t)
+        for x in [mat(rng, t, s) for s in ((1, 1), (2, 2), (5, 5), (3, 4, 4), (12, 12), (2, 0, 0))] + [turn, np.zeros((3, 3), t), np.eye(3, dtype=t)]:
+            for v in (False, True):
+                yield C("Eig", [x], compute_v=v, Tout=tout, check=general_eig_check(x, t))
+        yield C("Eig", [mat(rng, t, (2, 3))], Tout=tout)
+        yield C("Eig", [mat(rng, t, (3,))], Tout=tout)
+        yield C("Eig", [np.full((2, 2), np.nan, t)], Tout=tout)
+        yield C("Eig", [mat(rng, t, (2, 2))], Tout=tf.complex64 if tout == tf.complex128 else tf.complex128)
+
+
 def cases_square(rng, quick):
     for t in TYPES:
+        most = np.finfo(t).max
+        for d in ([most, most], [most, -most, 2], [most, most, 1 / most, 1 / most], [np.inf, 1], [np.nan, 1], [0, 3])[0 if t in (np.float32, np.float64) else 2:]:  # complex infinities have NaN for an imaginary part, or not
+            for op in ("MatrixDeterminant", "LogMatrixDeterminant"):
+                yield C(op, [np.diag(np.array(d, t))], **tol(t))
         for shape in ((1, 1), (3, 3), (5, 5), (2, 3, 3), (2, 2, 4, 4), (0, 0), (0, 2, 2), (3, 4), (3,), (12, 12)):
             x = mat(rng, t, shape)
             yield C("MatrixDeterminant", [x], **tol(t))
@@ -159,6 +195,12 @@ def cases_functions_of_matrices(rng, quick):
             yield C("MatrixSquareRoot", [near_one], **tol(t))
             if t in (np.complex64, np.complex128):
                 yield C("MatrixLogarithm", [near_one], **tol(t))
+            if t in (np.complex64, np.complex128) and shape[-1]:  # eigenvalues anywhere
+                x += 0.3j * np.eye(shape[-1]).astype(t)
+                yield C("MatrixSquareRoot", [x], **tol(t))
+                yield C("MatrixLogarithm", [x], **tol(t))
+            else:
+                yield C("MatrixSquareRoot", [(x + x.swapaxes(-1, -2)).astype(t)], **tol(t))  # some are negative: there is no real root
             for o in (tf.int32, tf.int64):
                 yield C("Lu", [x], output_idx_type=o, **tol(t))
         for op in ("MatrixSquareRoot", "Lu"):

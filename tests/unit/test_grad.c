@@ -462,6 +462,22 @@ static trn_out complex_matrices(model *m)
     return sum;
 }
 
+/* Of real and complex matrices, with and without vectors: what depends neither on their order nor on their phases. */
+static trn_out eigenvalues(model *m)
+{
+    trn_out x = input(m, 2, 3, 3), y = input(m, 2, 3, 3), sum = TRN_NONE;
+    trn_attr t = trn_at_type("Tout", TRN_COMPLEX128), r = trn_at_type("Tout", TRN_DOUBLE), a[] = {t, trn_at_bool("compute_v", false)};
+    trn_out z = add(m->b, "Complex", TRN_OUTS(x, y), &t, 1);
+    for (int i = 0; i < 4; i++) {
+        trn_out e = add(m->b, "Eig", i % 2 ? &z : &x, 1, a, i < 2 ? 1 : 2), v = trn_out_nth(e, 1);
+        trn_out re = add(m->b, "Real", &e, 1, &r, 1), im = add(m->b, "Imag", &e, 1, &r, 1), one = sum_all(m, OP("AddV2", OP("Sin", re), OP("Mul", im, im)), 1);
+        if (i < 2)
+            one = OP("AddV2", one, sum_all(m, OP("Square", OP("Square", add(m->b, "ComplexAbs", &v, 1, &r, 1))), 2));
+        sum = trn_out_is(sum) ? OP("AddV2", sum, one) : one;
+    }
+    return sum;
+}
+
 static trn_out square_root(model *m)
 {
     trn_out x = input(m, 2, 3, 3), eye = trn_const(m->b, trn_tensor_from(TRN_DOUBLE, 2, (const int64_t[]){3, 3}, (const double[]){3, 0, 0, 0, 2, 0, 0, 0, 4}));
@@ -718,6 +734,7 @@ static const gcase cases[] = {
     {"Complex", "", "", .build = complexes},
     {"FFT", "", "", .build = transforms},
     {"Svd", "complex", "", .build = complex_matrices},
+    {"Eig", "", "", .build = eigenvalues},
     {"MatrixSquareRoot", "", "", .build = square_root},
     {"TensorMap", "", "", .build = variants},
     {"TensorArray", "V1", "", .build = arrays_v1},

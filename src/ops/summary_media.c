@@ -98,7 +98,7 @@ static trn_err k_image_summary(trn_kctx *k)
         else
             normalise(bytes, x, i * size, pixels, d[3], TRN_DATA(bad, uint8_t));
         png.n = img.n = 0;
-        e = trn_png_encode(&png, bytes, d[2], d[1], d[3]);
+        e = trn_png_encode(&png, bytes, d[2], d[1], (int)d[3], 8, -1);
         if (e)
             break;
         trn_pbw_varint(&img, 1, (uint64_t)d[1]);

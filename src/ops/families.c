@@ -5,6 +5,7 @@
     X(trn_ops_accum)                                                                                                   \
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
+    X(trn_ops_audio)                                                                                                   \
     X(trn_ops_barrier)                                                                                                 \
     X(trn_ops_candidate)                                                                                               \
     X(trn_ops_cast)                                                                                                    \

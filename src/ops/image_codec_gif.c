@@ -24,6 +24,7 @@ typedef struct gif {
     int transparent; /* said by an extension before the frame; -1 none, -2 nothing was said yet */
     frame *frames;
     int64_t n, cap, total; /* total: pixels of all frames */
+    int64_t most;          /* pixels that so many bytes can say: a string for each bit */
 } gif;
 
 /* n bytes, or NULL. */
@@ -186,8 +187,8 @@ static bool take_frame(gif *g, lzw *z, trn_err *bad)
         return false;
     }
     g->total += n;
-    if (n > (g->end - g->p) * 8 * CODES)
-        return false; /* more than so few bytes can say */
+    if (n > g->most)
+        return false;
     if (g->n == g->cap) {
         g->cap = TRN_MAX(g->cap * 2, (int64_t)8);
         frame *more = realloc(g->frames, (size_t)g->cap * sizeof *more);
@@ -278,7 +279,9 @@ static trn_err draw_all(trn_tensor **out, const gif *g, trn_gif_frames which)
     }
     TRN_CHECK_ARG(which != TRN_GIF_SINGLE || n == 1, "Got %lld frames, but animated gifs can only be decoded by tf.io.decode_gif or tf.io.decode_image",
                   (long long)n);
-    TRN_CHECK_ARG(n < TRN_IMAGE_MAX / (w * h), "Invalid GIF data: %lld frames of %lld x %lld pixels are too many", (long long)n, (long long)w, (long long)h);
+    /* Thin frames can make a large canvas: no more than such a file could fill. */
+    TRN_CHECK_ARG(n < TRN_MIN(TRN_IMAGE_MAX, g->most + (1 << 24)) / (w * h), "Invalid GIF data: %lld frames of %lld x %lld pixels are too many", (long long)n,
+                  (long long)w, (long long)h);
     trn_shape s = trn_shape_of(4, n, h, w, (int64_t)3);
     trn_tensor *t;
     TRN_TRY(trn_tensor_new(&t, TRN_UINT8, &s));
@@ -300,7 +303,7 @@ static trn_err draw_all(trn_tensor **out, const gif *g, trn_gif_frames which)
 
 trn_err trn_gif_decode(trn_tensor **out, const uint8_t *p, size_t n, trn_gif_frames which)
 {
-    gif g = {.p = p, .end = p + n, .transparent = -2};
+    gif g = {.p = p, .end = p + n, .transparent = -2, .most = (int64_t)n * 8 * CODES};
     trn_err e = read_all(&g);
     if (!e)
         e = draw_all(out, &g, which);

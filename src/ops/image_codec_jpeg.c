@@ -22,7 +22,6 @@ typedef struct jpeg_job {
     const trn_jpeg_opts *o;
     trn_tensor *out;
     trn_err e;       /* an error of our own */
-    int64_t have, h; /* rows that could be read, of how many */
 } jpeg_job;
 
 static void quiet(j_common_ptr c) {}
@@ -133,6 +132,9 @@ static bool decode(jpeg_job *j)
     int64_t w = d->output_width, h = d->output_height, x = 0, y = 0;
     if (w <= 0 || h <= 0 || w * h * d->num_components >= TRN_IMAGE_MAX)
         return false;
+    /* All coefficients of a file with several scans are kept, two bytes each; a block of 64 does not come out of less than a bit. */
+    if (!o->recover && jpeg_has_multiple_scans(d) && (int64_t)d->image_width * d->image_height / 64 / 128 > (int64_t)j->n)
+        return false;
     jpeg_start_decompress(d);
     if (o->crop) {
         int64_t full_w = w, full_h = h;
@@ -157,8 +159,8 @@ static bool decode(jpeg_job *j)
     uint8_t *to = TRN_DATA_MUT(j->out, uint8_t);
     int64_t stride = w * c, extra = (d->output_width - w) * d->output_components;
     JSAMPARRAY row = (*d->mem->alloc_sarray)((j_common_ptr)d, JPOOL_IMAGE, d->output_width * (JDIMENSION)d->output_components, 1);
-    j->h = h;
-    for (j->have = 0; j->have < h; j->have++, to += stride) {
+    int64_t have = 0; /* rows */
+    for (; have < h; have++, to += stride) {
         bool direct = !cmyk && !extra;
         JSAMPROW line = direct ? to : row[0];
         if (jpeg_read_scanlines(d, &line, 1) != 1)
@@ -168,10 +170,10 @@ static bool decode(jpeg_job *j)
         else if (!direct)
             memcpy(to, line + extra, (size_t)stride);
     }
-    bool short_of = j->have < h;
+    bool short_of = have < h;
     if (short_of && o->recover) {
-        for (; j->have < h; j->have++, to += stride)
-            if (j->have)
+        for (; have < h; have++, to += stride)
+            if (have)
                 memcpy(to, to - stride, (size_t)stride);
             else
                 memset(to, 0, (size_t)stride);
@@ -179,7 +181,9 @@ static bool decode(jpeg_job *j)
         short_of = false;
     }
     if (short_of) {
-        memset(to, 0, (size_t)((h - j->have) * stride));
+        if ((float)have / (float)h < TRN_MIN(o->fraction, 1.0f))
+            return false;
+        memset(to, 0, (size_t)((h - have) * stride));
         return true;
     }
     if (d->output_scanline < d->output_height)
@@ -192,7 +196,7 @@ trn_err trn_jpeg_decode(trn_tensor **out, const uint8_t *p, size_t n, const trn_
 {
     jpeg_job j;
     job_init(&j, p, n, o);
-    bool ok = n && decode(&j) && !((float)j.have / (float)j.h < TRN_MIN(o->fraction, 1.0f));
+    bool ok = n && decode(&j);
     jpeg_destroy_decompress(&j.d);
     if (!ok) {
         trn_tensor_unref(j.out);

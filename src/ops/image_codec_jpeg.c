@@ -9,7 +9,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
-#define MAX_SCANS 500 /* a progressive file has about ten; each costs a walk over the whole image */
+#define MAX_SCANS 500  /* a progressive file has about ten; each costs a walk over the whole image */
+#define MAX_AGAIN 4096 /* ten blocks of 64 coefficients, from a few bytes each time */
 
 typedef struct jpeg_job {
     struct jpeg_decompress_struct d;
@@ -21,7 +22,9 @@ typedef struct jpeg_job {
     size_t n;
     const trn_jpeg_opts *o;
     trn_tensor *out;
-    trn_err e;       /* an error of our own */
+    trn_err e;           /* an error of our own */
+    const uint8_t *last; /* where the bytes last ran out, and how often in a row */
+    int again;
 } jpeg_job;
 
 static void quiet(j_common_ptr c) {}
@@ -46,13 +49,19 @@ static void source_init(j_decompress_ptr d)
 }
 
 /* The bytes have run out. In the middle of a coded block the library still counts those of the block as unread: then it stops there (and what
- * it has so far may do), or goes over them again. Elsewhere an end mark is put in, or it is an error. */
+ * it has so far may do), or goes over them again, which completes a block in the end but nothing else. Elsewhere an end mark is put in, or it is
+ * an error. */
 static boolean source_more(j_decompress_ptr d)
 {
-    const jpeg_job *j = d->client_data;
+    jpeg_job *j = d->client_data;
     bool recover = j->o && j->o->recover;
-    if (d->src->bytes_in_buffer)
+    if (d->src->bytes_in_buffer) {
+        j->again = d->src->next_input_byte == j->last ? j->again + 1 : 0;
+        j->last = d->src->next_input_byte;
+        if (j->again > MAX_AGAIN)
+            ERREXIT(d, JERR_INPUT_EMPTY);
         return recover;
+    }
     if (!recover || d->src->next_input_byte == j->p || d->src->next_input_byte == end_of_image)
         ERREXIT(d, JERR_INPUT_EMPTY);
     d->src->next_input_byte = end_of_image;

@@ -110,6 +110,7 @@ def cases_jpeg(rng, quick):
         if op not in ("DecodeGif", "ExtractJpegShape"):
             yield C(op, [s(f)], channels=2)
             yield C(op, [s(f)], channels=-1)
+    yield C("DecodeJpeg", [s(f[:3])], try_recover_truncated=True, code=3)  # TensorFlow looks for a marker for ever
     yield C("DecodeJpeg", [s(f)], ratio=3)
     yield C("DecodeJpeg", [s(f)], dct_method="FLOAT")
 

@@ -2,6 +2,7 @@
 #include "ops/image_codec.h"
 
 #include <png.h>
+#include <stdlib.h>
 
 typedef struct png_job {
     png_structp png;
@@ -20,6 +21,14 @@ static void failed(png_structp png, png_const_charp why)
     png_longjmp(png, 1);
 }
 static void warned(png_structp png, png_const_charp why) {}
+
+/* The library believes what a chunk says of its length; none is longer than the file, and a row has at most a million pixels. */
+static png_voidp get_memory(png_structp png, size_t n)
+{
+    const png_job *j = png_get_mem_ptr(png);
+    return n <= j->n + (16 << 20) ? malloc(n) : NULL;
+}
+static void free_memory(png_structp png, png_voidp p) { free(p); }
 
 static void take(png_structp png, png_bytep to, size_t n)
 {
@@ -102,7 +111,7 @@ static void decode(png_job *j)
 trn_err trn_png_decode(trn_tensor **out, const uint8_t *p, size_t n, int channels, int bits)
 {
     png_job j = {.p = p, .left = n, .n = n, .channels = channels, .bits = bits};
-    j.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &j, failed, warned);
+    j.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &j, failed, warned, &j, get_memory, free_memory);
     j.info = j.png ? png_create_info_struct(j.png) : NULL;
     if (j.info)
         decode(&j);

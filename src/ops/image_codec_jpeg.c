@@ -141,8 +141,8 @@ static bool decode(jpeg_job *j)
     int64_t w = d->output_width, h = d->output_height, x = 0, y = 0;
     if (w <= 0 || h <= 0 || w * h * d->num_components >= TRN_IMAGE_MAX)
         return false;
-    /* All coefficients of a file with several scans are kept, two bytes each; a block of 64 does not come out of less than a bit. */
-    if (!o->recover && jpeg_has_multiple_scans(d) && (int64_t)d->image_width * d->image_height / 64 / 128 > (int64_t)j->n)
+    /* A block of 64 does not come out of less than a bit. Files that end far before that would be filled with grey. */
+    if (!o->recover && (int64_t)d->image_width * d->image_height / 64 / 128 > (int64_t)j->n)
         return false;
     jpeg_start_decompress(d);
     if (o->crop) {

@@ -131,6 +131,14 @@ static void absurd_sizes(void **state)
     refused("DecodeBmp", "", "BM", 2, "32 bytes");
     uint8_t bmp[58] = {'B', 'M', [10] = 54, [14] = 40, [21] = 0x40, [25] = 0x40, [28] = 24};
     refused("DecodeBmp", "", bmp, sizeof bmp, "2^30");
+    trn_tensor *jpeg = ran("EncodeJpeg", "", waves(TRN_UINT8, 8, 8, 1));
+    size_t n;
+    uint8_t *p = (uint8_t *)trn_tensor_str_at(jpeg, 0, &n);
+    for (size_t i = 0; i + 9 < n; i++)
+        if (p[i] == 0xff && p[i + 1] == 0xc0)
+            p[i + 5] = p[i + 7] = 0x50; /* 20,488 x 20,488 */
+    refused("DecodeJpeg", "", p, n, "Invalid JPEG");
+    trn_tensor_unref(jpeg);
     refused("DecodeImage", "", "nonsense", 8, "Unknown image file format");
     refused("DecodeJpeg", "try_recover_truncated=true", "\xff\xd8\xff", 3, "Invalid JPEG");
     refused("DecodeJpeg", "", "", 0, "empty");

@@ -1,6 +1,7 @@
 #include "ckpt/media.h"
 
 #include <float.h>
+#include <png.h>
 #include <stdlib.h>
 #include <zlib.h>
 
@@ -89,48 +90,41 @@ void trn_histo_put(trn_sb *out, const trn_histo *h)
 
 /* ---- PNG ------------------------------------------------------------------------------------------------------------- */
 
-static void png_chunk(trn_sb *b, const char type[4], const void *p, size_t n)
+static void png_failed(png_structp png, png_const_charp why)
 {
-    uint8_t len[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
-    trn_sb_add(b, len, 4);
-    trn_sb_add(b, type, 4);
-    trn_sb_add(b, p, n);
-    uLong crc = crc32(crc32(0, (const Bytef *)type, 4), p, (uInt)n);
-    uint8_t c[4] = {(uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc};
-    trn_sb_add(b, c, 4);
+    *(trn_err *)png_get_error_ptr(png) = trn_errorf(TRN_INTERNAL, "PNG encoding failed: %s", why);
+    png_longjmp(png, 1);
 }
+static void png_warned(png_structp png, png_const_charp why) {}
+static void png_append(png_structp png, png_bytep p, size_t n) { trn_sb_add(png_get_io_ptr(png), p, n); }
+static void png_flushed(png_structp png) {}
 
-/* Every row is written as the difference to the pixel on the left. */
-trn_err trn_png_encode(trn_sb *b, const uint8_t *pix, int64_t w, int64_t h, int64_t c)
+/* TensorFlow's settings of the same library, so that the bytes are the same too. */
+trn_err trn_png_encode(trn_sb *b, const void *pixels, int64_t width, int64_t height, int channels, int bits, int level)
 {
-    size_t row = (size_t)(w * c) + 1, raw_n = row * (size_t)h;
-    uLongf n = compressBound(raw_n);
-    uint8_t *raw = malloc(raw_n + 1), *z = malloc(n);
-    if (!raw || !z) {
-        free(raw);
-        free(z);
-        return trn_err_oom();
+    static const int colour[] = {0, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
+    if (width <= 0 || height <= 0 || width > INT32_MAX || height > INT32_MAX)
+        return trn_errorf(TRN_INTERNAL, "PNG encoding failed: no file has %lld x %lld pixels", (long long)width, (long long)height);
+    trn_err err = TRN_OK;
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &err, png_failed, png_warned);
+    png_infop info = png ? png_create_info_struct(png) : NULL;
+    if (!info) {
+        png_destroy_write_struct(&png, NULL);
+        return err ? err : trn_err_oom();
     }
-    for (int64_t y = 0; y < h; y++) {
-        uint8_t *o = raw + (size_t)y * row;
-        const uint8_t *p = pix + y * w * c;
-        *o++ = 1; /* filter type Sub */
-        for (int64_t x = 0; x < w * c; x++)
-            o[x] = (uint8_t)(p[x] - (x >= c ? p[x - c] : 0));
+    if (!setjmp(png_jmpbuf(png))) {
+        png_set_write_fn(png, b, png_append, png_flushed);
+        png_set_compression_level(png, level < 0 ? Z_DEFAULT_COMPRESSION : level);
+        png_set_compression_mem_level(png, MAX_MEM_LEVEL);
+        png_set_IHDR(png, info, (png_uint_32)width, (png_uint_32)height, bits, colour[channels], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+                     PNG_FILTER_TYPE_DEFAULT);
+        png_write_info(png, info);
+        if (bits == 16)
+            png_set_swap(png); /* files are big-endian */
+        for (int64_t y = 0; y < height; y++)
+            png_write_row(png, (png_const_bytep)pixels + y * width * channels * (bits / 8));
+        png_write_end(png, NULL);
     }
-    int rc = compress2(z, &n, raw, raw_n, Z_DEFAULT_COMPRESSION);
-    free(raw);
-    if (rc != Z_OK) {
-        free(z);
-        return trn_err_oom();
-    }
-    trn_sb_add(b, "\x89PNG\r\n\x1a\n", 8);
-    uint8_t head[13] = {(uint8_t)(w >> 24), (uint8_t)(w >> 16), (uint8_t)(w >> 8), (uint8_t)w, (uint8_t)(h >> 24), (uint8_t)(h >> 16), (uint8_t)(h >> 8), (uint8_t)h,
-                        8,                  c == 1 ? 0 : c == 3 ? 2 : 6};
-    png_chunk(b, "IHDR", head, sizeof head);
-    for (size_t at = 0; at < n; at += 1 << 20)
-        png_chunk(b, "IDAT", z + at, TRN_MIN(n - at, (size_t)1 << 20));
-    png_chunk(b, "IEND", "", 0);
-    free(z);
-    return TRN_OK;
+    png_destroy_write_struct(&png, &info);
+    return err;
 }

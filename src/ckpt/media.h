@@ -14,7 +14,7 @@ void trn_histo_init(trn_histo *h);
 void trn_histo_add(trn_histo *h, double v); /* finite */
 void trn_histo_put(trn_sb *out, const trn_histo *h); /* a HistogramProto */
 
-/* 8 bits a channel; channels 1 grey, 3 RGB, 4 RGBA. */
-trn_err trn_png_encode(trn_sb *out, const uint8_t *pixels, int64_t width, int64_t height, int64_t channels) TRN_MUST_USE;
+/* Appends a PNG file: 1 to 4 channels (grey, RGB; with alpha if even) of 8 or 16 bits; level 0 to 9, -1: zlib's default. A failure is INTERNAL. */
+trn_err trn_png_encode(trn_sb *out, const void *pixels, int64_t width, int64_t height, int channels, int bits, int level) TRN_MUST_USE;
 
 #endif

@@ -5,6 +5,7 @@
     X(trn_ops_accum)                                                                                                   \
     X(trn_ops_array)                                                                                                   \
     X(trn_ops_array2)                                                                                                  \
+    X(trn_ops_audio)                                                                                                   \
     X(trn_ops_barrier)                                                                                                 \
     X(trn_ops_candidate)                                                                                               \
     X(trn_ops_cast)                                                                                                    \
@@ -31,6 +32,7 @@
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                 \
+    X(trn_ops_image_codec)                                                                                             \
     X(trn_ops_inplace)                                                                                                 \
     X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_linalg_more)                                                                                             \

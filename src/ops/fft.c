@@ -1,6 +1,6 @@
 /* Fourier transforms over the last one, two or three dims. Lengths that are powers of two go by radix 2, others by Bluestein's chirp; all in
  * double. */
-#include "ops/kern.h"
+#include "ops/fft.h"
 
 #include <complex.h>
 #include <math.h>
@@ -10,14 +10,7 @@ typedef double _Complex cplx;
 
 /* ---- one row -------------------------------------------------------------------------------------------------------------- */
 
-/* For one length and direction. */
-typedef struct plan {
-    int64_t n, m;                /* m: power of two that is computed in; n itself, or at least 2n - 1 */
-    cplx *root;                  /* exp(±2πi k/m), k < m/2 */
-    cplx *chirp, *kernel, *work; /* Bluestein: exp(±πi k²/n), its transform, m elements of room */
-} plan;
-
-static void plan_fini(plan *p)
+void trn_fft_fini(trn_fft *p)
 {
     free(p->root);
     free(p->chirp);
@@ -50,10 +43,10 @@ static void radix2(cplx *x, int64_t n, const cplx *root, bool conjugate)
 
 static cplx unit(double turns) { return cexp(2 * M_PI * I * turns); }
 
-static trn_err plan_init(plan *p, int64_t n, bool inverse)
+trn_err trn_fft_init(trn_fft *p, int64_t n, bool inverse)
 {
     double sign = inverse ? 1 : -1;
-    *p = (plan){.n = n, .m = 1};
+    *p = (trn_fft){.n = n, .m = 1};
     TRN_CHECK_ARG(n < INT64_C(1) << 40, "a transform of length %lld is too long", (long long)n);
     bool power = !(n & (n - 1));
     while (p->m < (power ? n : 2 * n - 1))
@@ -69,7 +62,7 @@ static trn_err plan_init(plan *p, int64_t n, bool inverse)
     p->kernel = calloc((size_t)p->m, sizeof(cplx));
     p->work = malloc((size_t)p->m * sizeof(cplx));
     if (!p->chirp || !p->kernel || !p->work) {
-        plan_fini(p);
+        trn_fft_fini(p);
         return trn_err_oom();
     }
     for (int64_t k = 0; k < n; k++) {
@@ -83,7 +76,7 @@ static trn_err plan_init(plan *p, int64_t n, bool inverse)
     return TRN_OK;
 }
 
-static void transform(const plan *p, cplx *x)
+void trn_fft_run(const trn_fft *p, cplx *x)
 {
     if (!p->chirp) {
         radix2(x, p->n, p->root, false);
@@ -107,18 +100,18 @@ static trn_err along(cplx *x, int64_t outer, int64_t n, int64_t inner, bool inve
 {
     if (n <= 1 || outer * inner == 0)
         return TRN_OK;
-    plan p;
-    TRN_TRY(plan_init(&p, n, inverse));
+    trn_fft p;
+    TRN_TRY(trn_fft_init(&p, n, inverse));
     cplx *row = malloc((size_t)n * sizeof *row);
     for (int64_t r = 0; r < outer * inner && row; r++) {
         cplx *at = x + r / inner * n * inner + r % inner;
         for (int64_t k = 0; k < n; k++)
             row[k] = at[k * inner];
-        transform(&p, row);
+        trn_fft_run(&p, row);
         for (int64_t k = 0; k < n; k++)
             at[k * inner] = inverse ? row[k] / (double)n : row[k];
     }
-    plan_fini(&p);
+    trn_fft_fini(&p);
     bool mem = row != NULL;
     free(row);
     return mem ? TRN_OK : trn_err_oom();
@@ -260,7 +253,7 @@ static trn_err rfft(trn_kctx *k)
 }
 
 /* The other half of a spectrum follows from this one: the result is real. */
-static void real_rows(trn_tensor *y, const cplx *w, int64_t n, int64_t half, const plan *p, cplx *row)
+static void real_rows(trn_tensor *y, const cplx *w, int64_t n, int64_t half, const trn_fft *p, cplx *row)
 {
     for (int64_t r = 0; r < y->count / n; r++) {
         const cplx *from = w + r * half;
@@ -269,7 +262,7 @@ static void real_rows(trn_tensor *y, const cplx *w, int64_t n, int64_t half, con
         row[0] = creal(row[0]);
         if (n % 2 == 0)
             row[n / 2] = creal(row[n / 2]);
-        transform(p, row);
+        trn_fft_run(p, row);
         for (int64_t i = 0; i < n; i++)
             put(y, r * n + i, row[i] / (double)n);
     }
@@ -290,18 +283,18 @@ static trn_err irfft(trn_kctx *k)
     s = out;
     s.dim[rank - 1] = half;
     cplx *w, *row = NULL;
-    plan p;
+    trn_fft p;
     TRN_TRY(corner(&w, x, &s));
     trn_err err = all_dims(w, &s, rank - rank_of(k->node), true, true);
     if (!err)
-        err = plan_init(&p, n, true);
+        err = trn_fft_init(&p, n, true);
     if (!err) {
         row = malloc((size_t)n * sizeof *row);
         if (row)
             real_rows(y, w, n, half, &p, row);
         else
             err = trn_err_oom();
-        plan_fini(&p);
+        trn_fft_fini(&p);
     }
     free(row);
     free(w);

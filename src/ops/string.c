@@ -739,8 +739,8 @@ static trn_err k_decode_raw(trn_kctx *k)
     TRN_CHECK_ARG(s.rank < TRN_MAX_RANK, "the result would have more than %d dimensions", TRN_MAX_RANK);
     size_t len = x->count ? STR(x)[0].len : 0;
     for (int64_t i = 0; i < x->count; i++)
-        TRN_CHECK_ARG(STR(x)[i].len == len, "DecodeRaw requires input strings to all be the same size, but element %lld has size %u != %zu", (long long)i,
-                      STR(x)[i].len, len);
+        TRN_CHECK_ARG(STR(x)[i].len == len, "DecodeRaw requires input strings to all be the same size, but element %lld has size %zu != %u", (long long)i, len,
+                      STR(x)[i].len); /* TensorFlow's order: the first one's size, then this one's */
     TRN_CHECK_ARG(len % size == 0, "Input to DecodeRaw has length %zu that is not a multiple of %zu, the size of %s", len, size, trn_dtype_name(t));
     s.dim[s.rank++] = (int64_t)(len / size);
     trn_tensor *y;

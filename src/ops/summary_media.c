@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ckpt/media.h"
+#include "ops/audio.h"
 #include "ops/kern.h"
 #include "proto/pbw.h"
 
@@ -98,7 +99,7 @@ static trn_err k_image_summary(trn_kctx *k)
         else
             normalise(bytes, x, i * size, pixels, d[3], TRN_DATA(bad, uint8_t));
         png.n = img.n = 0;
-        e = trn_png_encode(&png, bytes, d[2], d[1], d[3]);
+        e = trn_png_encode(&png, bytes, d[2], d[1], (int)d[3], 8, -1);
         if (e)
             break;
         trn_pbw_varint(&img, 1, (uint64_t)d[1]);
@@ -122,11 +123,6 @@ static trn_err k_image_summary(trn_kctx *k)
 
 /* ---- sound -------------------------------------------------------------------------------------------------------------------------------------- */
 
-static void le(trn_sb *b, uint64_t v, int n)
-{
-    trn_sb_add(b, &v, (size_t)n); /* little-endian machine: see the assertion in base/hash_tf.c */
-}
-
 static trn_err audio(trn_kctx *k, float rate)
 {
     const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1);
@@ -141,23 +137,7 @@ static trn_err audio(trn_kctx *k, float rate)
     for (int64_t i = 0; i < TRN_MIN(max, x->shape.dim[0]); i++) {
         int64_t n = frames * ch;
         wav.n = au.n = 0;
-        trn_sb_adds(&wav, "RIFF");
-        le(&wav, (uint64_t)(36 + 2 * n), 4);
-        trn_sb_adds(&wav, "WAVEfmt ");
-        le(&wav, 16, 4);
-        le(&wav, 1, 2); /* PCM */
-        le(&wav, (uint64_t)ch, 2);
-        le(&wav, (uint64_t)hz, 4);
-        le(&wav, (uint64_t)(hz * ch * 2), 4);
-        le(&wav, (uint64_t)(ch * 2), 2);
-        le(&wav, 16, 2);
-        trn_sb_adds(&wav, "data");
-        le(&wav, (uint64_t)(2 * n), 4);
-        for (int64_t q = 0; q < n; q++) {
-            float s = roundf(TRN_DATA(x, float)[i * n + q] * 32768.0f);
-            int16_t s16 = (int16_t)(s >= 32767 ? 32767 : s > -32768 ? s : -32768); /* NaN ends up at the bottom */
-            le(&wav, (uint16_t)s16, 2);
-        }
+        trn_wav_encode(&wav, TRN_DATA(x, float) + i * n, hz, ch, frames);
         uint32_t bits;
         memcpy(&bits, &rate, 4);
         trn_pbw_fixed32(&au, 1, bits);

@@ -320,7 +320,7 @@ void trn_event_writer_add_image(trn_event_writer *w, const char *tag, const uint
         return;
     }
     trn_sb png = {0}, img = {0}, v = {0};
-    trn_err err = trn_png_encode(&png, pixels, width, height, channels);
+    trn_err err = trn_png_encode(&png, pixels, width, height, channels, 8, -1);
     if (err) {
         trn_sb_fini(&png);
         fail(w, err);

@@ -17,7 +17,7 @@ import time
 
 SUITE = "trixie"
 # Beside HTCondor: what our programs are linked with, what a Python of the machine needs, and ssh.
-PACKAGES = ["htcondor", "procps", "openssh-server", "openssh-client", "libnghttp2-14", "libprotobuf-c1", "libjansson4", "zlib1g", "libffi8", "libssl3t64",
+PACKAGES = ["htcondor", "procps", "openssh-server", "openssh-client", "libnghttp2-14", "libprotobuf-c1", "libjansson4", "zlib1g", "libpng16-16t64", "libjpeg62-turbo", "libffi8", "libssl3t64",
             "libbz2-1.0", "liblzma5", "libsqlite3-0", "libexpat1", "libreadline8t64", "libuuid1"]
 ROOT = pathlib.Path(__file__).resolve().parents[1] / ".cache" / "condor-root"
 USER = "peer"

@@ -9,6 +9,14 @@ static void resize_nearest(trn_grad_ctx *c)
     trn_grad_set(c, 0, TRN_GE(c, "(ResizeNearestNeighborGrad d $0 @)", size));
 }
 
+/* To images of halves and of whole numbers there is none. */
+static void resize_bicubic(trn_grad_ctx *c)
+{
+    trn_dtype t = trn_g_type(c, IN(0));
+    if (t == TRN_FLOAT || t == TRN_DOUBLE)
+        trn_grad_set(c, 0, TRN_GE(c, "(ResizeBicubicGrad d x @)"));
+}
+
 /* The numbers go back to their places in the rows. */
 static void top_k(trn_grad_ctx *c)
 {
@@ -126,11 +134,13 @@ const trn_grad_row trn_grads_space[] = {
     {"NthElement", .fn = nth_element},
     {"PlaceholderWithDefault", {"d"}},
     {"Print", .fn = first_only},
+    {"ResizeBicubic", .fn = resize_bicubic},
     {"ResizeBilinear", {"(ResizeBilinearGrad d x @)"}},
     {"ResizeNearestNeighbor", .fn = resize_nearest},
     {"Reverse", {"(Reverse d y)"}},
     {"ReverseSequence", {"(ReverseSequence d y @)"}},
     {"Roll", {"(Roll d (Neg y) z)"}},
+    {"ScaleAndTranslate", {"(ScaleAndTranslateGrad d x z w @)"}},
     {"ScatterNdNonAliasingAdd", {"d", NULL, "(GatherNd d y)"}},
     {"SpaceToBatch", {"(BatchToSpace d y @)"}},
     {"SpaceToBatchND", {"(BatchToSpaceND d y z)"}},

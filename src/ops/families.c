@@ -30,7 +30,8 @@
     X(trn_ops_example_json)                                                                                            \
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
-    X(trn_ops_image)                                                                                                 \
+    X(trn_ops_image)                                                                                                   \
+    X(trn_ops_image_resize)                                                                                            \
     X(trn_ops_inplace)                                                                                                 \
     X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_linalg_more)                                                                                             \

@@ -9,6 +9,28 @@ static void resize_nearest(trn_grad_ctx *c)
     trn_grad_set(c, 0, TRN_GE(c, "(ResizeNearestNeighborGrad d $0 @)", size));
 }
 
+static void crop_and_resize(trn_grad_ctx *c)
+{
+    if (trn_grad_wanted(c, 0))
+        trn_grad_set(c, 0, TRN_GE(c, "(CropAndResizeGradImage d y z (Shape x) @)"));
+    if (trn_grad_wanted(c, 1))
+        trn_grad_set(c, 1, TRN_GE(c, "(CropAndResizeGradBoxes d x y z)")); /* of bilinear crops, whatever these are */
+}
+
+/* The gradient is seen through the inverse: a good guess, and TensorFlow's. */
+static void warp(trn_grad_ctx *c)
+{
+    trn_out ones = TRN_GE(c, "(OnesLike (StridedSlice y #[0,0] #[0,1] #[1,1] begin_mask=1 end_mask=1))");
+    trn_out flat = TRN_GE(c, "(Reshape (MatrixInverse (Reshape (ConcatV2 y $0 #1) #[-1,3,3])) #[-1,9])", ones);
+    flat = TRN_GE(c, "(RealDiv $0 (StridedSlice $0 #[0,8] #[0,9] #[1,1] begin_mask=1 end_mask=1))", flat);
+    flat = TRN_GE(c, "(StridedSlice $0 #[0,0] #[0,8] #[1,1] begin_mask=1 end_mask=1)", flat);
+    trn_out size = TRN_GE(c, "(StridedSlice (Shape x) #[1] #[3] #[1])");
+    if (c->n->n_in == 3)
+        trn_grad_set(c, 0, TRN_GE(c, "(ImageProjectiveTransformV2 d $0 $1 @)", flat, size));
+    else
+        trn_grad_set(c, 0, TRN_GE(c, "(ImageProjectiveTransformV3 d $0 $1 $2 @)", flat, size, trn_g_num(c, TRN_FLOAT, 0)));
+}
+
 /* To images of halves and of whole numbers there is none. */
 static void resize_bicubic(trn_grad_ctx *c)
 {
@@ -119,10 +141,13 @@ const trn_grad_row trn_grads_space[] = {
     {"Conv3D", {"(Conv3DBackpropInputV2 (Shape x) y d @)", "(Conv3DBackpropFilterV2 x (Shape y) d @)"}},
     {"Conv3DBackpropFilterV2", {"(Conv3DBackpropInputV2 (Shape x) d z @)", NULL, "(Conv3D x d @)"}},
     {"Conv3DBackpropInputV2", {NULL, "(Conv3DBackpropFilterV2 d (Shape y) z @)", "(Conv3D d y @)"}},
+    {"CropAndResize", .fn = crop_and_resize},
     {"DepthToSpace", {"(SpaceToDepth d @)"}},
     {"Dilation2D", {"(Dilation2DBackpropInput x y d @)", "(Dilation2DBackpropFilter x y d @)"}},
     {"FractionalAvgPool", .fn = frac_avg_pool},
     {"FractionalMaxPool", {"(FractionalMaxPoolGrad x o d o1 o2 @)"}},
+    {"ImageProjectiveTransformV2", .fn = warp},
+    {"ImageProjectiveTransformV3", .fn = warp},
     {"LRN", {"(LRNGrad d x o @)"}},
     {"MaxPool3D", {"(MaxPool3DGrad x o d @)"}},
     {"MaxPool3DGrad", {NULL, NULL, "(MaxPool3DGradGrad x y d @)"}},

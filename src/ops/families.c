@@ -31,6 +31,7 @@
     X(trn_ops_fft)                                                                                                     \
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                   \
+    X(trn_ops_image_box)                                                                                               \
     X(trn_ops_image_crop)                                                                                              \
     X(trn_ops_image_resize)                                                                                            \
     X(trn_ops_inplace)                                                                                                 \

@@ -474,11 +474,66 @@ static int best_first(const void *a, const void *b)
     return x->score != y->score ? (x->score < y->score) - (x->score > y->score) : (x > y) - (x < y);
 }
 
+/* Sorting as libstdc++ does it, for the same reason as the heap: which of equal scores comes first. Quicksort by the median of three down to runs of 16,
+ * which are inserted in the end; what is left where it does not get on is sorted otherwise, and then the order of equals is ours. */
+typedef const found *found_p;
+static bool better(found_p a, found_p b) { return a->score > b->score; }
+static void swap(found_p *a, found_p *b)
+{
+    found_p t = *a;
+    *a = *b;
+    *b = t;
+}
+static void median_first(found_p *to, found_p *a, found_p *b, found_p *c)
+{
+    if (better(*a, *b))
+        swap(to, better(*b, *c) ? b : better(*a, *c) ? c : a);
+    else
+        swap(to, better(*a, *c) ? a : better(*b, *c) ? c : b);
+}
+static void sort_runs(found_p *v, int64_t n, int depth)
+{
+    while (n > 16) {
+        if (!depth--) {
+            qsort(v, (size_t)n, sizeof *v, best_first);
+            return;
+        }
+        median_first(v, v + 1, v + n / 2, v + n - 1);
+        int64_t lo = 1, hi = n;
+        for (;; lo++) {
+            while (better(v[lo], v[0]))
+                lo++;
+            do
+                hi--;
+            while (better(v[0], v[hi]));
+            if (lo >= hi)
+                break;
+            swap(v + lo, v + hi);
+        }
+        sort_runs(v + lo, n - lo, depth);
+        n = lo;
+    }
+}
+static void sort_found(found_p *v, int64_t n)
+{
+    int depth = 0;
+    for (int64_t m = n; m > 1; m /= 2)
+        depth += 2;
+    sort_runs(v, n, depth);
+    for (int64_t i = 1; i < n; i++) {
+        found_p f = v[i];
+        int64_t at = i;
+        for (; at > 0 && better(f, v[at - 1]); at--)
+            v[at] = v[at - 1];
+        v[at] = f;
+    }
+}
+
 static void many_sort(void *arg, int64_t lo, int64_t hi)
 {
     many *m = arg;
     int64_t n = m->classes * m->per_class;
-    const found **order = malloc(sizeof *order * (size_t)(n + 1));
+    found_p *order = malloc(sizeof *order * (size_t)(n + 1));
     if (!order)
         m->oom = true;
     for (int64_t b = lo; order && b < hi; b++) {
@@ -487,7 +542,7 @@ static void many_sort(void *arg, int64_t lo, int64_t hi)
             order[i] = m->found + b * n + i;
             count += order[i]->box >= 0;
         }
-        qsort(order, (size_t)n, sizeof *order, best_first);
+        sort_found(order, n);
         count = TRN_MIN(count, m->out);
         m->y_n[b] = (int32_t)count;
         for (int64_t i = 0; i < count; i++) {

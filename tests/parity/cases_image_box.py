@@ -96,7 +96,7 @@ def cases_nms(rng, quick):
                 box = (corners(rng, n) if i % 2 else rand(rng, np.float32, (n, 4), -2, 2)).astype(t)
                 score = rand(rng, t, (n,), -0.5, 1) if i % 3 else (rng.randint(0, 4, n) / 4).astype(t)
                 for most in (0, 3, 30, 1000):
-                    yield from each(box, score, most, rng.choice([0, 0.2, 0.5, 1.0]), rng.choice([-1, 0, 0.3]), rng.choice([0, 0.5, 1.5]) if t == np.float32 else 0.0,
+                    yield from each(box, score, most, rng.choice([0, 0.2, 0.5, 1.0]), rng.choice([-1, 0, 0.3]), rng.choice([0, 0.5, 1.5]),
                                     threshold=np.float32 if i == 1 else np.float16 if i == 2 else None)
     box, score = corners(rng, 6), rand(rng, np.float32, (6,), 0, 1)
     yield from each(box, np.array([np.nan, 1, np.inf, -np.inf, 0, 1], np.float32), 6, 0.5, 0.0)
@@ -133,6 +133,7 @@ def cases_nms_combined(rng, quick):
     for i in range(10):
         yield C(op, [rand(rng, np.float32, (2, 9, 1, 4), 0, 1), rng.randint(0, 3, (2, 9, 1)).astype(np.float32), np.int32(9), np.int32(16), np.float32(0.4), np.float32(0.5)])
         yield C(op, [rand(rng, np.float32, (2, 9, 1, 4), 0, 1), rng.randint(0, 3, (2, 9, 5)).astype(np.float32), np.int32(3), np.int32(16), np.float32(0.4), np.float32(0.5)])
+        yield C(op, [rand(rng, np.float32, (2, 30, 1, 4), 0, 1), rng.randint(0, 5, (2, 30, 7)).astype(np.float32), np.int32(9), np.int32(60), np.float32(0.4), np.float32(0.5)])
     b, s, good = corners(rng, 2, 5, 3), rand(rng, np.float32, (2, 5, 3), 0, 1), [np.int32(2), np.int32(4), np.float32(0.5), np.float32(0)]
     yield C(op, [b, s, *good])
     for x, y in ((b[:1], s), (b, s[:1]), (b, s[:, :4]), (b[:, :, :2], s), (b[..., :3], s)):

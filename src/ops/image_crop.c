@@ -194,13 +194,13 @@ static trn_err k_crop_and_resize(trn_kctx *k)
     j.cw = TRN_DATA(size, int32_t)[1];
     j.c = x->shape.dim[3];
     TRN_CHECK_ARG(j.ch > 0 && j.cw > 0, "crop dimensions must be positive: %lld, %lld", (long long)j.ch, (long long)j.cw);
-    TRN_TRY(crop_indices(&j));
-    for (int64_t i = 0; i < box->count; i++)
-        TRN_CHECK_ARG(isfinite(j.box[i]), "Boxes contains at least one element that is not finite");
     trn_shape s = trn_shape_of(4, j.n, j.ch, j.cw, j.c);
     int64_t count;
     trn_tensor *y, *wide;
     TRN_TRY(trn_count_checked(&count, &s));
+    TRN_TRY(crop_indices(&j));
+    for (int64_t i = 0; i < box->count; i++)
+        TRN_CHECK_ARG(isfinite(j.box[i]), "Boxes contains at least one element that is not finite");
     TRN_TRY(trn_out_new(&y, k, 0, TRN_FLOAT, &s));
     if (!count)
         return TRN_OK;

@@ -46,6 +46,8 @@ def cases_crop(rng, quick):
         yield C("CropAndResize", [v, c, of, size])
     for s in (i32(0, 2), i32(2, -1), i32(2), np.array(2, np.int32), i32(1, 2, 3)):
         yield C("CropAndResize", [v, b, of, s])
+        yield C("CropAndResize", [v, b, of + 2, s])
+    yield C("CropAndResize", [v, boxes(rng, 8), np.arange(8, dtype=np.int32), i32(2065374891, 1145309325)])
     yield C("CropAndResize", [v[0], b, of, size])
     yield C("CropAndResize", [v[:, :0], b, of, size])
     for s in (i32(2, 4, 4), i32(2, 0, 4, 1), i32(2, 4, 4, 2), i32(1, 4, 4, 1), i32(-1, 4, 4, 1), np.array(4, np.int32)):

@@ -47,6 +47,7 @@
     X(trn_ops_optional)                                                                                                \
     X(trn_ops_pool)                                                                                                    \
     X(trn_ops_quant)                                                                                                   \
+    X(trn_ops_quantize)                                                                                                \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_dist)                                                                                             \

@@ -392,19 +392,24 @@ static trn_err k_to_rgb(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_
 static trn_err k_hue(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_hue}, 3); }
 static trn_err k_saturation(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_saturation}, 3); }
 
-/* Away from each image's and channel's mean, by a factor. */
+/* Away from each image's and channel's mean, by a factor. The old op has float results, between a least and a greatest. */
 static trn_err k_contrast(trn_kctx *k)
 {
-    const trn_tensor *x = trn_in(k, 0), *f = trn_in(k, 1);
+    const trn_tensor *x = trn_in(k, 0);
+    bool old = k->n_in > 2;
+    float arg[3] = {0, -INFINITY, INFINITY}; /* factor, least, greatest */
     char t[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(x->shape.rank >= 3, "input must be at least 3-D, got shape %s", trn_shape_text(t, &x->shape));
-    TRN_CHECK_ARG(trn_is_scalar(f), "contrast_factor must be scalar: %s", trn_shape_text(t, &f->shape));
-    float factor = *TRN_DATA(f, float);
+    for (int i = 1; i < k->n_in; i++) {
+        static const char *const name[] = {"contrast_factor", "min_value", "max_value"};
+        TRN_CHECK_ARG(trn_is_scalar(trn_in(k, i)), "%s must be scalar: %s", name[i - 1], trn_shape_text(t, &trn_in(k, i)->shape));
+        arg[i - 1] = *TRN_DATA(trn_in(k, i), float);
+    }
     int rank = x->shape.rank;
     int64_t c = x->shape.dim[rank - 1], pixels = x->shape.dim[rank - 2] * x->shape.dim[rank - 3];
     trn_tensor *wx = NULL, *y;
-    TRN_TRY(trn_image_out(&y, k, x->dtype, &x->shape));
-    trn_err e = trn_image_in(&wx, k, x);
+    TRN_TRY(trn_image_out(&y, k, old ? TRN_FLOAT : x->dtype, &x->shape));
+    trn_err e = trn_image_float(&wx, k, x);
     double *sum = e || !y->count ? NULL : malloc(sizeof *sum * (size_t)c);
     if (!e && y->count && !sum)
         e = trn_err_oom();
@@ -417,8 +422,9 @@ static trn_err k_contrast(trn_kctx *k)
                 sum[i] += (double)from[p * c + i];
         for (int64_t p = 0; p < pixels; p++)
             for (int64_t i = 0; i < c; i++) {
-                float mean = (float)(sum[i] / (double)pixels);
-                to[p * c + i] = (from[p * c + i] - mean) * factor + mean;
+                float mean = (float)(sum[i] / (double)pixels), v = (from[p * c + i] - mean) * arg[0] + mean;
+                v = old && arg[2] < v ? arg[2] : v;
+                to[p * c + i] = old && v < arg[1] ? arg[1] : v;
             }
     }
     free(sum);
@@ -588,6 +594,7 @@ const trn_op trn_ops_image[] = {
     {"ResizeBilinearGrad", "grads:f32, original_image:T -> output:T; T:float, " FLAGS, trn_sh_like1, k_resize_bilinear_grad, 0},
     {"ResizeNearestNeighbor", "images:T, size:i32 -> resized_images:T; T:i8|u8|i16|u16|i32|i64|f16|bf16|f32|f64, " FLAGS, trn_sh_resize, k_resize_nearest, 0},
     {"ResizeNearestNeighborGrad", "grads:T, size:i32 -> output:T; T:u8|i8|i32|f16|bf16|f32|f64, " FLAGS, trn_sh_resize, k_resize_nearest_grad, 0},
+    {"AdjustContrast", "images:T, contrast_factor:f32, min_value:f32, max_value:f32 -> output:f32; T:u8|i8|i16|i32|f32|f64", trn_sh_same, k_contrast, 0},
     {"AdjustContrastv2", "images:T, contrast_factor:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_contrast, 0},
     {"AdjustHue", "images:T, delta:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_hue, 0},
     {"AdjustSaturation", "images:T, scale:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_saturation, 0},

@@ -68,6 +68,16 @@ static void nth_element(trn_grad_ctx *c)
     trn_grad_set(c, 0, TRN_GE(c, "(Mul (ExpandDims d #-1) (RealDiv $0 (Sum $0 #-1 keep_dims=true)))", is));
 }
 
+/* Each run of equal results was a mean. */
+static void isotonic(trn_grad_ctx *c)
+{
+    trn_out n = TRN_GE(c, "(StridedSlice (Shape x) #[-1] #[0] #[1] end_mask=1 shrink_axis_mask=1)"), rows = TRN_GE(c, "(Reshape o1 (Pack #-1 $0))", n);
+    trn_out first = TRN_GE(c, "(Mul (Range #0 (StridedSlice (Shape $0) #[0] #[1] #[1] shrink_axis_mask=1) #1) $1)", rows, n);
+    trn_out at = TRN_GE(c, "(Reshape (AddV2 $0 (ExpandDims $1 #-1)) #[-1])", rows, first), d = TRN_GE(c, "(Reshape d #[-1])");
+    trn_out mean = TRN_GE(c, "(DivNoNan (UnsortedSegmentSum $0 $1 (Size x)) (UnsortedSegmentSum (OnesLike $0) $1 (Size x)))", d, at);
+    trn_grad_set(c, 0, trn_g_like(c, TRN_GE(c, "(GatherV2 $0 $1 #0)", mean, at), IN(0)));
+}
+
 static void sparse_to_dense(trn_grad_ctx *c)
 {
     trn_shape s = trn_g_shape(c, IN(0));
@@ -148,6 +158,7 @@ const trn_grad_row trn_grads_space[] = {
     {"FractionalMaxPool", {"(FractionalMaxPoolGrad x o d o1 o2 @)"}},
     {"ImageProjectiveTransformV2", .fn = warp},
     {"ImageProjectiveTransformV3", .fn = warp},
+    {"IsotonicRegression", .fn = isotonic},
     {"LRN", {"(LRNGrad d x o @)"}},
     {"MaxPool3D", {"(MaxPool3DGrad x o d @)"}},
     {"MaxPool3DGrad", {NULL, NULL, "(MaxPool3DGradGrad x y d @)"}},

@@ -35,6 +35,7 @@
     X(trn_ops_image_crop)                                                                                              \
     X(trn_ops_image_resize)                                                                                            \
     X(trn_ops_inplace)                                                                                                 \
+    X(trn_ops_isotonic)                                                                                                \
     X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_linalg_more)                                                                                             \
     X(trn_ops_list)                                                                                                    \

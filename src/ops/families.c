@@ -45,6 +45,7 @@
     X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_norm)                                                                                                    \
+    X(trn_ops_norm_global)                                                                                             \
     X(trn_ops_optional)                                                                                                \
     X(trn_ops_pool)                                                                                                    \
     X(trn_ops_quant)                                                                                                   \

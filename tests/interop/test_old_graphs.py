@@ -382,3 +382,23 @@ def test_adjust_contrast(target):
     for i in range(3):
         v = [tf1.placeholder_with_default([1.0] if j == i else 1.0, None) for j in range(3)]
         both.same(target, op("AdjustContrast", images=tf.ones([2, 2, 3]), contrast_factor=v[0], min_value=v[1], max_value=v[2]))
+
+
+def test_batch_norm(target):
+    """The one of the first Inception graphs."""
+    age(8)
+    rng = np.random.RandomState(3)
+    for t in (tf.float32, tf.float64, tf.float16):
+        tol = dict(rtol=3e-2, atol=3e-2) if t == tf.float16 else dict(rtol=1e-4, atol=1e-4)
+        for shape in [2, 3, 4, 5], [1, 1, 1, 1], [0, 2, 2, 3]:
+            vec = [tf.constant(rng.rand(shape[3]) + 0.5, t) for _ in range(4)]
+            x, d = tf.constant(rng.rand(*shape), t), tf.constant(rng.rand(*shape) - 0.5, t)
+            for scaled in True, False:
+                a = dict(variance_epsilon=0.01, scale_after_normalization=scaled)
+                both.same(target, op("BatchNormWithGlobalNormalization", t=x, m=vec[0], v=vec[1], beta=vec[2], gamma=vec[3], **a), **tol)
+                both.same(target, list(op("BatchNormWithGlobalNormalizationGrad", t=x, m=vec[0], v=vec[1], gamma=vec[3], backprop=d, **a)), **tol)
+    x = tf.ones([2, 2, 2, 3])
+    for bad in range(5):
+        good = [x] + [tf.ones([3])] * 4
+        good[bad] = tf1.placeholder_with_default(tf.ones([3, 3]), None)
+        both.same(target, op("BatchNormWithGlobalNormalization", **dict(zip(("t", "m", "v", "beta", "gamma"), good)), **a))

@@ -64,6 +64,18 @@ static inline uint32_t trn_philox1_next(trn_philox1 *p)
     return p->have[p->used++];
 }
 
+/* Below n, every value equally likely: draws below 2^32 mod n are thrown away. For 0 one is drawn, too. */
+static inline uint32_t trn_philox1_below(trn_philox1 *p, uint32_t n)
+{
+    if (!(n & (n - 1)))
+        return trn_philox1_next(p) & (n ? n - 1 : 0);
+    uint32_t rest = UINT32_MAX % n + 1, x;
+    do
+        x = trn_philox1_next(p);
+    while (x < rest);
+    return x % n;
+}
+
 /* [0, 1) from the low 23 (52) bits: the mantissa of a number in [1, 2), less one. */
 static inline float trn_philox_f32(uint32_t x)
 {

@@ -4,12 +4,12 @@
 
 const char *const trn_grad_ends[] = {
     "ApproximateEqual", "ArgMax", "ArgMin", "Assert", "Assign", "AssignAdd", "AssignSub", "Bincount", "Bitcast", "BroadcastArgs",
-    "BroadcastGradientArgs", "Bucketize", "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Ceil", "ConcatOffset", "DecodeRaw", "EditDistance", "Equal",
-    "Floor", "FloorDiv", "GetSessionHandleV2", "Greater", "GreaterEqual", "HSVToRGB", "InTopK", "InTopKV2", "InvertPermutation", "IsFinite", "IsInf",
+    "BroadcastGradientArgs", "Bucketize", "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Ceil", "ConcatOffset", "DecodeRaw", "DrawBoundingBoxes", "EditDistance", "Equal",
+    "ExtractGlimpse", "Floor", "FloorDiv", "GetSessionHandleV2", "Greater", "GreaterEqual", "HSVToRGB", "InTopK", "InTopKV2", "InvertPermutation", "IsFinite", "IsInf",
     "IsNan", "IsVariableInitialized", "Less", "LessEqual", "LinSpace", "LoadAndRemapMatrix", "LogicalAnd", "LogicalNot", "LogicalOr",
-    "LookupTableFind", "LookupTableFindV2", "Multinomial", "MutableDenseHashTableV2", "NoOp", "NotEqual", "OneHot", "OnesLike",
-    "ParameterizedTruncatedNormal", "QueueDequeueManyV2", "QueueDequeueV2", "RaggedRange", "RandomShuffle", "RandomStandardNormal", "RandomUniform",
-    "RandomUniformInt", "Range", "Rank", "ReduceDataset", "ReduceJoin", "Rint", "Round", "ScatterAdd", "ScatterDiv", "ScatterMul", "ScatterNdAdd",
+    "LookupTableFind", "LookupTableFindV2", "Multinomial", "MutableDenseHashTableV2", "NoOp", "NonMaxSuppression", "NonMaxSuppressionV2", "NonMaxSuppressionWithOverlaps", "NotEqual", "OneHot", "OnesLike",
+    "ParameterizedTruncatedNormal", "QueueDequeueManyV2", "QueueDequeueV2", "RaggedRange", "RandomCrop", "RandomShuffle", "RandomStandardNormal", "RandomUniform",
+    "RandomUniformInt", "Range", "Rank", "ReduceDataset", "ReduceJoin", "Rint", "Round", "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "ScatterAdd", "ScatterDiv", "ScatterMul", "ScatterNdAdd",
     "ScatterNdSub", "ScatterNdUpdate", "ScatterSub", "Shape", "ShapeN", "Sign", "Size", "SparseAddGrad", "SparseConcat", "StackPush",
     "StatelessMultinomial", "StatelessRandomBinomial", "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomPoisson", "StatelessRandomUniform", "StatelessRandomUniformV2",
     "StatelessTruncatedNormal", "StatelessTruncatedNormalV2", "StopGradient", "TensorArrayGradV3", "TensorArrayGradWithShape", "TensorArraySizeV3",

@@ -101,6 +101,13 @@ static void batch_norm_grad(trn_grad_ctx *c)
         trn_grad_set_any(c, i, d[i]);
 }
 
+static void global_norm(trn_grad_ctx *c)
+{
+    trn_out d = TRN_GE(c, "(BatchNormWithGlobalNormalizationGrad x y z i4 d @)");
+    for (int i = 0; i < 5; i++)
+        trn_grad_set(c, i, trn_out_nth(d, i));
+}
+
 /* One node gives the gradients of the numbers and of both ends of their range. */
 static void quantized(trn_grad_ctx *c)
 {
@@ -115,6 +122,7 @@ static void quantized(trn_grad_ctx *c)
 const trn_grad_row trn_grads_nn[] = {
     {"AvgPool", {"(AvgPoolGrad (Shape x) d @)"}},
     {"AvgPoolGrad", {NULL, "(AvgPool d @)"}},
+    {"BatchNormWithGlobalNormalization", .fn = global_norm},
     {"BiasAdd", {"d", "(BiasAddGrad d @)"}},
     {"BiasAddGrad", .fn = bias_add_grad},
     {"BiasAddV1", {"d", "(BiasAddGrad d)"}},

@@ -73,6 +73,16 @@ static void image_patches(trn_grad_ctx *c)
     trn_out sum = TRN_G(c, "UnsortedSegmentSum", rows, at, n);
     trn_grad_set(c, 0, TRN_GE(c, "(Transpose (Reshape $0 (ConcatV2 $1 $2 $3 $4 #0)) #[2,0,1,3])", sum, b[1], b[2], b[0], b[3]));
 }
+static void volume_patches(trn_grad_ctx *c)
+{
+    trn_out batch = TRN_GE(c, "(StridedSlice (Shape x) #[0] #[1] #[1])"), space = TRN_GE(c, "(StridedSlice (Shape x) #[1] #[4] #[1])"), depth = TRN_GE(c, "(StridedSlice (Shape x) #[4] #[5] #[1])");
+    trn_out n = TRN_GE(c, "(Prod $0 #0)", space), at = TRN_GE(c, "(Reshape (Range #1 (AddV2 $0 #1) #1) (ConcatV2 #[1] $1 #[1] #0))", n, space);
+    at = TRN_GE(c, "(Sub (Reshape (ExtractVolumePatches $0 @) #[-1]) #1)", at);
+    trn_out parts = TRN_GE(c, "(Reshape d (ConcatV2 (StridedSlice (Shape d) #[0] #[4] #[1]) #[-1] $0 #0))", depth);
+    trn_out rows = TRN_GE(c, "(Reshape (Transpose $0 #[1,2,3,4,0,5]) (ConcatV2 (Shape $1) (Mul $2 $3) #0))", parts, at, batch, depth);
+    trn_out sum = TRN_G(c, "UnsortedSegmentSum", rows, at, n);
+    trn_grad_set(c, 0, TRN_GE(c, "(Transpose (Reshape $0 (ConcatV2 $1 $2 $3 #0)) #[3,0,1,2,4])", sum, space, batch, depth));
+}
 
 /* With m, n one at the greatest and the smallest channel (the first, the last of equals), c their difference and p, q the channels behind the greatest in
  * the circle r, g, b: value = greatest, saturation = c / greatest, hue = (2m + (p - q) / c) / 6. */
@@ -95,6 +105,7 @@ static void rgb_to_hsv(trn_grad_ctx *c)
 
 const trn_grad_row trn_grads_signal[] = {
     {"ExtractImagePatches", .fn = image_patches},
+    {"ExtractVolumePatches", .fn = volume_patches},
     {"FFT", .fn = fft},
     {"FFT2D", .fn = fft},
     {"FFT3D", .fn = fft},

@@ -9,6 +9,36 @@ static void resize_nearest(trn_grad_ctx *c)
     trn_grad_set(c, 0, TRN_GE(c, "(ResizeNearestNeighborGrad d $0 @)", size));
 }
 
+static void crop_and_resize(trn_grad_ctx *c)
+{
+    if (trn_grad_wanted(c, 0))
+        trn_grad_set(c, 0, TRN_GE(c, "(CropAndResizeGradImage d y z (Shape x) @)"));
+    if (trn_grad_wanted(c, 1))
+        trn_grad_set(c, 1, TRN_GE(c, "(CropAndResizeGradBoxes d x y z)")); /* of bilinear crops, whatever these are */
+}
+
+/* The gradient is seen through the inverse: a good guess, and TensorFlow's. */
+static void warp(trn_grad_ctx *c)
+{
+    trn_out ones = TRN_GE(c, "(OnesLike (StridedSlice y #[0,0] #[0,1] #[1,1] begin_mask=1 end_mask=1))");
+    trn_out flat = TRN_GE(c, "(Reshape (MatrixInverse (Reshape (ConcatV2 y $0 #1) #[-1,3,3])) #[-1,9])", ones);
+    flat = TRN_GE(c, "(RealDiv $0 (StridedSlice $0 #[0,8] #[0,9] #[1,1] begin_mask=1 end_mask=1))", flat);
+    flat = TRN_GE(c, "(StridedSlice $0 #[0,0] #[0,8] #[1,1] begin_mask=1 end_mask=1)", flat);
+    trn_out size = TRN_GE(c, "(StridedSlice (Shape x) #[1] #[3] #[1])");
+    if (c->n->n_in == 3)
+        trn_grad_set(c, 0, TRN_GE(c, "(ImageProjectiveTransformV2 d $0 $1 @)", flat, size));
+    else
+        trn_grad_set(c, 0, TRN_GE(c, "(ImageProjectiveTransformV3 d $0 $1 $2 @)", flat, size, trn_g_num(c, TRN_FLOAT, 0)));
+}
+
+/* To images of halves and of whole numbers there is none. */
+static void resize_bicubic(trn_grad_ctx *c)
+{
+    trn_dtype t = trn_g_type(c, IN(0));
+    if (t == TRN_FLOAT || t == TRN_DOUBLE)
+        trn_grad_set(c, 0, TRN_GE(c, "(ResizeBicubicGrad d x @)"));
+}
+
 /* The numbers go back to their places in the rows. */
 static void top_k(trn_grad_ctx *c)
 {
@@ -36,6 +66,16 @@ static void nth_element(trn_grad_ctx *c)
 {
     trn_out is = trn_g_cast(c, TRN_GE(c, "(Equal (ExpandDims o #-1) x)"), trn_g_type(c, trn_grad_dy(c, 0)));
     trn_grad_set(c, 0, TRN_GE(c, "(Mul (ExpandDims d #-1) (RealDiv $0 (Sum $0 #-1 keep_dims=true)))", is));
+}
+
+/* Each run of equal results was a mean. */
+static void isotonic(trn_grad_ctx *c)
+{
+    trn_out n = TRN_GE(c, "(StridedSlice (Shape x) #[-1] #[0] #[1] end_mask=1 shrink_axis_mask=1)"), rows = TRN_GE(c, "(Reshape o1 (Pack #-1 $0))", n);
+    trn_out first = TRN_GE(c, "(Mul (Range #0 (StridedSlice (Shape $0) #[0] #[1] #[1] shrink_axis_mask=1) #1) $1)", rows, n);
+    trn_out at = TRN_GE(c, "(Reshape (AddV2 $0 (ExpandDims $1 #-1)) #[-1])", rows, first), d = TRN_GE(c, "(Reshape d #[-1])");
+    trn_out mean = TRN_GE(c, "(DivNoNan (UnsortedSegmentSum $0 $1 (Size x)) (UnsortedSegmentSum (OnesLike $0) $1 (Size x)))", d, at);
+    trn_grad_set(c, 0, trn_g_like(c, TRN_GE(c, "(GatherV2 $0 $1 #0)", mean, at), IN(0)));
 }
 
 static void sparse_to_dense(trn_grad_ctx *c)
@@ -111,10 +151,14 @@ const trn_grad_row trn_grads_space[] = {
     {"Conv3D", {"(Conv3DBackpropInputV2 (Shape x) y d @)", "(Conv3DBackpropFilterV2 x (Shape y) d @)"}},
     {"Conv3DBackpropFilterV2", {"(Conv3DBackpropInputV2 (Shape x) d z @)", NULL, "(Conv3D x d @)"}},
     {"Conv3DBackpropInputV2", {NULL, "(Conv3DBackpropFilterV2 d (Shape y) z @)", "(Conv3D d y @)"}},
+    {"CropAndResize", .fn = crop_and_resize},
     {"DepthToSpace", {"(SpaceToDepth d @)"}},
     {"Dilation2D", {"(Dilation2DBackpropInput x y d @)", "(Dilation2DBackpropFilter x y d @)"}},
     {"FractionalAvgPool", .fn = frac_avg_pool},
     {"FractionalMaxPool", {"(FractionalMaxPoolGrad x o d o1 o2 @)"}},
+    {"ImageProjectiveTransformV2", .fn = warp},
+    {"ImageProjectiveTransformV3", .fn = warp},
+    {"IsotonicRegression", .fn = isotonic},
     {"LRN", {"(LRNGrad d x o @)"}},
     {"MaxPool3D", {"(MaxPool3DGrad x o d @)"}},
     {"MaxPool3DGrad", {NULL, NULL, "(MaxPool3DGradGrad x y d @)"}},
@@ -126,11 +170,13 @@ const trn_grad_row trn_grads_space[] = {
     {"NthElement", .fn = nth_element},
     {"PlaceholderWithDefault", {"d"}},
     {"Print", .fn = first_only},
+    {"ResizeBicubic", .fn = resize_bicubic},
     {"ResizeBilinear", {"(ResizeBilinearGrad d x @)"}},
     {"ResizeNearestNeighbor", .fn = resize_nearest},
     {"Reverse", {"(Reverse d y)"}},
     {"ReverseSequence", {"(ReverseSequence d y @)"}},
     {"Roll", {"(Roll d (Neg y) z)"}},
+    {"ScaleAndTranslate", {"(ScaleAndTranslateGrad d x z w @)"}},
     {"ScatterNdNonAliasingAdd", {"d", NULL, "(GatherNd d y)"}},
     {"SpaceToBatch", {"(BatchToSpace d y @)"}},
     {"SpaceToBatchND", {"(BatchToSpaceND d y z)"}},

@@ -83,20 +83,9 @@ static uint64_t below64(trn_philox1 *r, uint64_t n)
     return x % n;
 }
 
-static uint32_t below32(trn_philox1 *r, uint32_t n)
-{
-    if (!(n & (n - 1)))
-        return trn_philox1_next(r) & (n - 1);
-    uint32_t rest = UINT32_MAX % n + 1, x;
-    do
-        x = trn_philox1_next(r);
-    while (x < rest);
-    return x % n;
-}
-
 static int64_t draw_learned(const sampler *s, trn_philox1 *r)
 {
-    int32_t at = (int32_t)below32(r, (uint32_t)s->tree[1]);
+    int32_t at = (int32_t)trn_philox1_below(r, (uint32_t)s->tree[1]);
     int64_t i = 1;
     while (i < s->leaves) {
         i *= 2;
@@ -119,7 +108,7 @@ static int64_t draw(const sampler *s, trn_philox1 *r)
         return draw_learned(s, r);
     default: {
         float u = trn_philox_f32(trn_philox1_next(r));
-        uint32_t i = below32(r, (uint32_t)s->range);
+        uint32_t i = trn_philox1_below(r, (uint32_t)s->range);
         return u < s->prob[i] ? (int64_t)i : s->other[i];
     }
     }

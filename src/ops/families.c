@@ -33,7 +33,11 @@
     X(trn_ops_gather)                                                                                                  \
     X(trn_ops_image)                                                                                                 \
     X(trn_ops_image_codec)                                                                                             \
+    X(trn_ops_image_box)                                                                                               \
+    X(trn_ops_image_crop)                                                                                              \
+    X(trn_ops_image_resize)                                                                                            \
     X(trn_ops_inplace)                                                                                                 \
+    X(trn_ops_isotonic)                                                                                                \
     X(trn_ops_linalg)                                                                                                  \
     X(trn_ops_linalg_more)                                                                                             \
     X(trn_ops_list)                                                                                                    \
@@ -43,9 +47,11 @@
     X(trn_ops_matmul)                                                                                                  \
     X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_norm)                                                                                                    \
+    X(trn_ops_norm_global)                                                                                             \
     X(trn_ops_optional)                                                                                                \
     X(trn_ops_pool)                                                                                                    \
     X(trn_ops_quant)                                                                                                   \
+    X(trn_ops_quantize)                                                                                                \
     X(trn_ops_queue)                                                                                                   \
     X(trn_ops_random)                                                                                                  \
     X(trn_ops_random_dist)                                                                                             \

@@ -1,16 +1,14 @@
 /* Images: resizing, colour, grey-scale dilation. Pixels are [batch, rows, columns, channels]; images are what is divided among threads. Halves are
  * widened to float. */
-#include <math.h>
 #include <stdlib.h>
 
-#include "ops/kern.h"
+#include "ops/image.h"
 #include "ops/window.h"
 
-/* A float (or double) copy of x, or x itself; and an output that is computed in the wide type. */
 static const trn_window as_is = {.space = 2};
 
-static trn_err wide_in(trn_tensor **out, trn_kctx *k, const trn_tensor *x) { return trn_window_in(out, k, &as_is, x, true); }
-static trn_err wide_out(trn_tensor **out, trn_kctx *k, trn_dtype t, const trn_shape *s)
+trn_err trn_image_in(trn_tensor **out, trn_kctx *k, const trn_tensor *x) { return trn_window_in(out, k, &as_is, x, true); }
+trn_err trn_image_out(trn_tensor **out, trn_kctx *k, trn_dtype t, const trn_shape *s)
 {
     trn_tensor *y;
     int64_t n;
@@ -21,22 +19,45 @@ static trn_err wide_out(trn_tensor **out, trn_kctx *k, trn_dtype t, const trn_sh
     *out = trn_tensor_ref(y);
     return TRN_OK;
 }
+trn_err trn_image_done(trn_kctx *k, trn_tensor *computed) { return trn_window_done(k, 0, &as_is, computed); }
+
+#define TO_FLOAT(op, T, U, tag, ...)                                                                                   \
+    TRN_SIMD_##tag static void to_float_##tag(float *y, const void *x, int64_t n)                                      \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            y[i] = (float)((const T *)x)[i];                                                                           \
+    }
+TRN_EACH_INT(TO_FLOAT, x, 0)
+TO_FLOAT(x, double, double, f64)
+static void (*const to_float_of[TRN_DTYPE_END])(float *, const void *, int64_t) = {TRN_TAB_INT(to_float), [TRN_DOUBLE] = to_float_f64};
+
+typedef struct float_job {
+    const trn_tensor *x;
+    float *y;
+} float_job;
+static void to_float_part(void *arg, int64_t lo, int64_t hi)
+{
+    const float_job *j = arg;
+    to_float_of[j->x->dtype](j->y + lo, (const char *)j->x->data + (size_t)lo * trn_dtype_size(j->x->dtype), hi - lo);
+}
+trn_err trn_image_float(trn_tensor **out, trn_kctx *k, const trn_tensor *x)
+{
+    if (x->dtype == TRN_FLOAT || trn_is_half(x->dtype))
+        return trn_image_in(out, k, x);
+    TRN_TRY(trn_tensor_new(out, TRN_FLOAT, &x->shape));
+    float_job j = {x, (*out)->data};
+    trn_k_for(k, x->count, 65536, to_float_part, &j);
+    return TRN_OK;
+}
 
 /* ---- resizing ------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct resize_job {
-    int64_t n, h, w, c, oh, ow; /* from h x w to oh x ow */
-    float hs, ws;
-    bool align, half;
-    trn_dtype t;
-    size_t size;
-    const char *x;
-    char *y;
-} resize_job;
+float trn_resize_scale(int64_t from, int64_t to, bool align)
+{
+    return align && from > 1 && to > 1 ? (float)(from - 1) / (float)(to - 1) : (float)from / (float)to;
+}
 
-static float scale_of(int64_t from, int64_t to, bool align) { return align && to > 1 ? (float)(from - 1) / (float)(to - 1) : (float)from / (float)to; }
-
-static trn_err read_size(int64_t *h, int64_t *w, const trn_tensor *size)
+trn_err trn_image_size(int64_t *h, int64_t *w, const trn_tensor *size)
 {
     char t[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(trn_is_vector(size) && size->count == 2, "shape_t must be 1-dimensional with two elements, not %s", trn_shape_text(t, &size->shape));
@@ -45,13 +66,17 @@ static trn_err read_size(int64_t *h, int64_t *w, const trn_tensor *size)
     TRN_CHECK_ARG(*h > 0 && *w > 0, "output dimensions must be positive: %lld, %lld", (long long)*h, (long long)*w);
     return TRN_OK;
 }
-static trn_err resize_begin(resize_job *j, const trn_node *n, const trn_shape *x)
+static trn_err resize_attrs(trn_resize *j, const trn_node *n)
 {
-    char t[TRN_SHAPE_TEXT];
     memset(j, 0, sizeof *j);
     j->align = trn_attr_bool(n, "align_corners");
     j->half = trn_attr_bool(n, "half_pixel_centers");
     TRN_CHECK_ARG(!j->half || !j->align, "If half_pixel_centers is True, align_corners must be False.");
+    return TRN_OK;
+}
+static trn_err resize_dims(trn_resize *j, const trn_shape *x)
+{
+    char t[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(x->rank == 4, "input must be 4-dimensional %s", trn_shape_text(t, x));
     for (int i = 0; i < 4; i++)
         TRN_CHECK_ARG(x->dim[i] <= INT32_MAX, "input sizes must be between 0 and max int32: %s", trn_shape_text(t, x));
@@ -59,6 +84,33 @@ static trn_err resize_begin(resize_job *j, const trn_node *n, const trn_shape *x
     j->h = x->dim[1];
     j->w = x->dim[2];
     j->c = x->dim[3];
+    return TRN_OK;
+}
+trn_err trn_resize_begin(trn_resize *j, const trn_kctx *k)
+{
+    TRN_TRY(resize_attrs(j, k->node));
+    TRN_TRY(resize_dims(j, &trn_in(k, 0)->shape));
+    TRN_CHECK_ARG(j->c > 0, "image must have at least one channel");
+    TRN_CHECK_ARG(j->h > 0 && j->w > 0, "input image must be of non-zero size");
+    TRN_TRY(trn_image_size(&j->oh, &j->ow, trn_in(k, 1)));
+    j->hs = trn_resize_scale(j->h, j->oh, j->align);
+    j->ws = trn_resize_scale(j->w, j->ow, j->align);
+    return TRN_OK;
+}
+trn_err trn_resize_grad_begin(trn_resize *j, const trn_kctx *k)
+{
+    const trn_tensor *g = trn_in(k, 0), *x = trn_in(k, 1);
+    char t[TRN_SHAPE_TEXT];
+    TRN_TRY(resize_attrs(j, k->node));
+    TRN_CHECK_ARG(g->shape.rank == 4, "input_grad must be 4-dimensional: %s", trn_shape_text(t, &g->shape));
+    TRN_TRY(resize_dims(j, &x->shape));
+    TRN_CHECK_ARG(g->shape.dim[0] == j->n && g->shape.dim[3] == j->c, "the gradient must have the image's batch and depth: %s", trn_shape_text(t, &g->shape));
+    j->oh = g->shape.dim[1];
+    j->ow = g->shape.dim[2];
+    TRN_CHECK_ARG(j->oh > 0 && j->ow > 0, "resized dimensions must be positive: %s", trn_shape_text(t, &g->shape));
+    TRN_CHECK_ARG(j->h > 0 && j->w > 0, "original dimensions must be positive: %s", trn_shape_text(t, &x->shape));
+    j->hs = trn_resize_scale(j->h, j->oh, j->align);
+    j->ws = trn_resize_scale(j->w, j->ow, j->align);
     return TRN_OK;
 }
 
@@ -88,7 +140,7 @@ TRN_SIMD static void lerp_row(float *y, const float *tl, const float *tr, const 
 }
 static void bilinear_rows(void *arg, int64_t lo, int64_t hi)
 {
-    resize_job *j = arg;
+    trn_resize *j = arg;
     for (int64_t r = lo; r < hi; r++) {
         between v = between_of(r % j->oh, j->hs, j->h, j->half);
         const float *image = (const float *)(const void *)j->x + r / j->oh * j->h * j->w * j->c, *top = image + v.lo * j->w * j->c, *bottom = image + v.hi * j->w * j->c;
@@ -100,40 +152,20 @@ static void bilinear_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-/* Any real type as float. */
-static trn_err as_float(trn_tensor **out, trn_kctx *k, const trn_tensor *x)
-{
-    if (x->dtype == TRN_FLOAT || trn_is_half(x->dtype))
-        return wide_in(out, k, x);
-    TRN_TRY(trn_tensor_new(out, TRN_FLOAT, &x->shape));
-    float *y = (*out)->data;
-    if (x->dtype == TRN_DOUBLE)
-        for (int64_t i = 0; i < x->count; i++)
-            y[i] = (float)TRN_DATA(x, double)[i];
-    else
-        for (int64_t i = 0; i < x->count; i++)
-            y[i] = (float)trn_int_at(x, i);
-    return TRN_OK;
-}
-
 static trn_err k_resize_bilinear(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
-    resize_job j;
-    TRN_TRY(resize_begin(&j, k->node, &x->shape));
-    TRN_TRY(read_size(&j.oh, &j.ow, trn_in(k, 1)));
-    TRN_CHECK_ARG(j.h > 0 && j.w > 0, "input image must be of non-zero size");
+    trn_resize j;
+    TRN_TRY(trn_resize_begin(&j, k));
     trn_shape s = trn_shape_of(4, j.n, j.oh, j.ow, j.c);
     trn_tensor *wx, *y;
-    TRN_TRY(wide_out(&y, k, TRN_FLOAT, &s));
+    TRN_TRY(trn_image_out(&y, k, TRN_FLOAT, &s));
     trn_tensor_unref(y);
     if (!y->count)
         return TRN_OK;
-    TRN_TRY(as_float(&wx, k, x));
+    TRN_TRY(trn_image_float(&wx, k, x));
     j.x = wx->data;
     j.y = y->data;
-    j.hs = scale_of(j.h, j.oh, j.align);
-    j.ws = scale_of(j.w, j.ow, j.align);
     trn_k_for(k, j.n * j.oh, TRN_MAX(8192 / (j.ow * j.c), (int64_t)1), bilinear_rows, &j);
     trn_tensor_unref(wx);
     return TRN_OK;
@@ -142,7 +174,7 @@ static trn_err k_resize_bilinear(trn_kctx *k)
 #define SPREAD(T, tag)                                                                                                 \
     static void spread_##tag(void *arg, int64_t lo, int64_t hi)                                                        \
     {                                                                                                                  \
-        resize_job *j = arg;                                                                                           \
+        trn_resize *j = arg;                                                                                           \
         for (int64_t b = lo; b < hi; b++) {                                                                            \
             const float *g = (const float *)(const void *)j->x + b * j->oh * j->ow * j->c;                             \
             T *y = (T *)(void *)j->y + b * j->h * j->w * j->c;                                                         \
@@ -167,26 +199,16 @@ SPREAD(double, f64)
 static trn_err k_resize_bilinear_grad(trn_kctx *k)
 {
     const trn_tensor *g = trn_in(k, 0), *x = trn_in(k, 1);
-    resize_job j;
-    TRN_TRY(resize_begin(&j, k->node, &x->shape));
-    char t[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(g->shape.rank == 4 && g->shape.dim[0] == j.n && g->shape.dim[3] == j.c, "input_grad must be 4-dimensional with the image's batch and depth: %s",
-                  trn_shape_text(t, &g->shape));
-    j.oh = g->shape.dim[1];
-    j.ow = g->shape.dim[2];
+    trn_resize j;
+    TRN_TRY(trn_resize_grad_begin(&j, k));
     trn_tensor *y;
-    TRN_TRY(wide_out(&y, k, x->dtype, &x->shape));
+    TRN_TRY(trn_image_out(&y, k, x->dtype, &x->shape));
     trn_err e = TRN_OK;
-    if (y->count && !g->count) {
-        trn_zero_elems(y, 0, y->count);
-        e = trn_window_done(k, 0, &as_is, y);
-    } else if (y->count) {
+    if (y->count) {
         j.x = g->data;
         j.y = y->data;
-        j.hs = scale_of(j.h, j.oh, j.align);
-        j.ws = scale_of(j.w, j.ow, j.align);
         trn_k_for(k, j.n, 1, y->dtype == TRN_DOUBLE ? spread_f64 : spread_f32, &j);
-        e = trn_window_done(k, 0, &as_is, y);
+        e = trn_image_done(k, y);
     }
     trn_tensor_unref(y);
     return e;
@@ -194,7 +216,7 @@ static trn_err k_resize_bilinear_grad(trn_kctx *k)
 
 static void nearest_rows(void *arg, int64_t lo, int64_t hi)
 {
-    resize_job *j = arg;
+    trn_resize *j = arg;
     size_t px = (size_t)j->c * j->size;
     for (int64_t r = lo; r < hi; r++) {
         const char *row = j->x + (size_t)((r / j->oh * j->h + nearest(r % j->oh, j->hs, j->h, j->align, j->half)) * j->w) * px;
@@ -206,10 +228,8 @@ static void nearest_rows(void *arg, int64_t lo, int64_t hi)
 static trn_err k_resize_nearest(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
-    resize_job j;
-    TRN_TRY(resize_begin(&j, k->node, &x->shape));
-    TRN_TRY(read_size(&j.oh, &j.ow, trn_in(k, 1)));
-    TRN_CHECK_ARG(j.h > 0 && j.w > 0, "input image must be of non-zero size");
+    trn_resize j;
+    TRN_TRY(trn_resize_begin(&j, k));
     trn_shape s = trn_shape_of(4, j.n, j.oh, j.ow, j.c);
     int64_t n;
     TRN_TRY(trn_count_checked(&n, &s));
@@ -220,15 +240,13 @@ static trn_err k_resize_nearest(trn_kctx *k)
     j.size = trn_dtype_size(x->dtype);
     j.x = x->data;
     j.y = y->data;
-    j.hs = scale_of(j.h, j.oh, j.align);
-    j.ws = scale_of(j.w, j.ow, j.align);
     trn_k_for(k, j.n * j.oh, TRN_MAX(16384 / (j.ow * j.c), (int64_t)1), nearest_rows, &j);
     return TRN_OK;
 }
 
 static void gather_nearest(void *arg, int64_t lo, int64_t hi)
 {
-    resize_job *j = arg; /* from the gradient's h x w to the image's oh x ow */
+    trn_resize *j = arg; /* from the gradient's h x w to the image's oh x ow */
     size_t px = (size_t)j->c * j->size;
     for (int64_t b = lo; b < hi; b++) {
         char *image = j->y + (size_t)(b * j->oh * j->ow) * px;
@@ -244,24 +262,25 @@ static void gather_nearest(void *arg, int64_t lo, int64_t hi)
 static trn_err k_resize_nearest_grad(trn_kctx *k)
 {
     const trn_tensor *g = trn_in(k, 0);
-    resize_job j;
-    TRN_TRY(resize_begin(&j, k->node, &g->shape));
-    TRN_TRY(read_size(&j.oh, &j.ow, trn_in(k, 1)));
+    trn_resize j;
+    TRN_TRY(resize_attrs(&j, k->node));
+    TRN_TRY(resize_dims(&j, &g->shape));
+    TRN_TRY(trn_image_size(&j.oh, &j.ow, trn_in(k, 1)));
     trn_shape s = trn_shape_of(4, j.n, j.oh, j.ow, j.c);
     trn_tensor *wg = NULL, *y;
-    TRN_TRY(wide_out(&y, k, g->dtype, &s));
+    TRN_TRY(trn_image_out(&y, k, g->dtype, &s));
     trn_err e = TRN_OK;
     if (y->count) {
-        e = wide_in(&wg, k, g);
+        e = trn_image_in(&wg, k, g);
         if (!e) {
             j.t = y->dtype;
             j.size = trn_dtype_size(j.t);
             j.x = wg->data;
             j.y = y->data;
-            j.hs = scale_of(j.oh, j.h, j.align);
-            j.ws = scale_of(j.ow, j.w, j.align);
+            j.hs = trn_resize_scale(j.oh, j.h, j.align);
+            j.ws = trn_resize_scale(j.ow, j.w, j.align);
             trn_k_for(k, j.n, 1, gather_nearest, &j);
-            e = trn_window_done(k, 0, &as_is, y);
+            e = trn_image_done(k, y);
         }
     }
     trn_tensor_unref(wg);
@@ -356,13 +375,13 @@ static trn_err colour(trn_kctx *k, colour_job j, int least)
         j.p = *TRN_DATA(trn_in(k, 1), float);
     }
     trn_tensor *wx = NULL, *y;
-    TRN_TRY(wide_out(&y, k, x->dtype, &x->shape));
-    trn_err e = wide_in(&wx, k, x);
+    TRN_TRY(trn_image_out(&y, k, x->dtype, &x->shape));
+    trn_err e = trn_image_in(&wx, k, x);
     if (!e) {
         j.x = wx;
         j.y = y;
         trn_k_for(k, y->count / 3, 2048, colour_part, &j);
-        e = trn_window_done(k, 0, &as_is, y);
+        e = trn_image_done(k, y);
     }
     trn_tensor_unref(wx);
     trn_tensor_unref(y);
@@ -373,19 +392,24 @@ static trn_err k_to_rgb(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_
 static trn_err k_hue(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_hue}, 3); }
 static trn_err k_saturation(trn_kctx *k) { return colour(k, (colour_job){.f32 = all_saturation}, 3); }
 
-/* Away from each image's and channel's mean, by a factor. */
+/* Away from each image's and channel's mean, by a factor. The old op has float results, between a least and a greatest. */
 static trn_err k_contrast(trn_kctx *k)
 {
-    const trn_tensor *x = trn_in(k, 0), *f = trn_in(k, 1);
+    const trn_tensor *x = trn_in(k, 0);
+    bool old = k->n_in > 2;
+    float arg[3] = {0, -INFINITY, INFINITY}; /* factor, least, greatest */
     char t[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(x->shape.rank >= 3, "input must be at least 3-D, got shape %s", trn_shape_text(t, &x->shape));
-    TRN_CHECK_ARG(trn_is_scalar(f), "contrast_factor must be scalar: %s", trn_shape_text(t, &f->shape));
-    float factor = *TRN_DATA(f, float);
+    for (int i = 1; i < k->n_in; i++) {
+        static const char *const name[] = {"contrast_factor", "min_value", "max_value"};
+        TRN_CHECK_ARG(trn_is_scalar(trn_in(k, i)), "%s must be scalar: %s", name[i - 1], trn_shape_text(t, &trn_in(k, i)->shape));
+        arg[i - 1] = *TRN_DATA(trn_in(k, i), float);
+    }
     int rank = x->shape.rank;
     int64_t c = x->shape.dim[rank - 1], pixels = x->shape.dim[rank - 2] * x->shape.dim[rank - 3];
     trn_tensor *wx = NULL, *y;
-    TRN_TRY(wide_out(&y, k, x->dtype, &x->shape));
-    trn_err e = wide_in(&wx, k, x);
+    TRN_TRY(trn_image_out(&y, k, old ? TRN_FLOAT : x->dtype, &x->shape));
+    trn_err e = trn_image_float(&wx, k, x);
     double *sum = e || !y->count ? NULL : malloc(sizeof *sum * (size_t)c);
     if (!e && y->count && !sum)
         e = trn_err_oom();
@@ -398,13 +422,14 @@ static trn_err k_contrast(trn_kctx *k)
                 sum[i] += (double)from[p * c + i];
         for (int64_t p = 0; p < pixels; p++)
             for (int64_t i = 0; i < c; i++) {
-                float mean = (float)(sum[i] / (double)pixels);
-                to[p * c + i] = (from[p * c + i] - mean) * factor + mean;
+                float mean = (float)(sum[i] / (double)pixels), v = (from[p * c + i] - mean) * arg[0] + mean;
+                v = old && arg[2] < v ? arg[2] : v;
+                to[p * c + i] = old && v < arg[1] ? arg[1] : v;
             }
     }
     free(sum);
     if (!e)
-        e = trn_window_done(k, 0, &as_is, y);
+        e = trn_image_done(k, y);
     trn_tensor_unref(wx);
     trn_tensor_unref(y);
     return e;
@@ -501,12 +526,12 @@ static trn_err dilation(trn_kctx *k, dilate_kind kind)
     TRN_CHECK_ARG(!g || trn_shape_eq(&g->shape, &os), "out_backprop has incompatible size: %s", trn_shape_text(t, &g->shape));
     const trn_shape *s = kind == DILATE ? &os : kind == DILATE_INPUT ? &x->shape : &f->shape;
     trn_tensor *wx = NULL, *wf = NULL, *wg = NULL, *y;
-    TRN_TRY(wide_out(&y, k, x->dtype, s));
-    trn_err e = wide_in(&wx, k, x);
+    TRN_TRY(trn_image_out(&y, k, x->dtype, s));
+    trn_err e = trn_image_in(&wx, k, x);
     if (!e)
-        e = wide_in(&wf, k, f);
+        e = trn_image_in(&wf, k, f);
     if (!e && g)
-        e = wide_in(&wg, k, g);
+        e = trn_image_in(&wg, k, g);
     if (!e && y->count) {
         trn_zero_elems(y, 0, y->count);
         j.x = wx->data;
@@ -519,7 +544,7 @@ static trn_err dilation(trn_kctx *k, dilate_kind kind)
             dilate_images(arg, 0, j.n);
         else
             trn_k_for(k, j.n, 1, dilate_images, arg);
-        e = trn_window_done(k, 0, &as_is, y);
+        e = trn_image_done(k, y);
     }
     trn_tensor_unref(wx);
     trn_tensor_unref(wf);
@@ -533,16 +558,17 @@ static trn_err k_dilation_filter(trn_kctx *k) { return dilation(k, DILATE_FILTER
 
 /* ---- shape rules ---------------------------------------------------------------------------------------------------------------- */
 
-static trn_err sh_resize(trn_shctx *s)
+trn_err trn_sh_sized(trn_shctx *s, int size, int64_t batch)
 {
     TRN_TRY(trn_sh_rank_of(s, 0, 4));
-    const trn_shape *x = &s->in[0];
+    const trn_tensor *v = s->value[size];
     int64_t h = -1, w = -1;
-    if (s->value[1] && trn_is_vector(s->value[1]) && s->value[1]->count == 2)
-        TRN_TRY(read_size(&h, &w, s->value[1]));
-    s->out[0] = trn_shape_of(4, x->rank < 0 ? (int64_t)-1 : x->dim[0], h, w, x->rank < 0 ? (int64_t)-1 : x->dim[3]);
+    if (v && trn_is_vector(v) && v->count == 2)
+        TRN_TRY(trn_image_size(&h, &w, v));
+    s->out[0] = trn_shape_of(4, batch, h, w, s->in[0].rank < 0 ? (int64_t)-1 : s->in[0].dim[3]);
     return TRN_OK;
 }
+trn_err trn_sh_resize(trn_shctx *s) { return trn_sh_sized(s, 1, s->in[0].rank != 4 ? -1 : s->in[0].dim[0]); }
 static trn_err sh_dilation(trn_shctx *s)
 {
     trn_window w;
@@ -564,10 +590,11 @@ static trn_err sh_dilation(trn_shctx *s)
 #define DILATION "T:real, strides:list(int)>=4, rates:list(int)>=4, padding:{SAME,VALID}"
 
 const trn_op trn_ops_image[] = {
-    {"ResizeBilinear", "images:T, size:i32 -> resized_images:f32; T:i8|u8|i16|u16|i32|i64|f16|bf16|f32|f64, " FLAGS, sh_resize, k_resize_bilinear, 0},
+    {"ResizeBilinear", "images:T, size:i32 -> resized_images:f32; T:i8|u8|i16|u16|i32|i64|f16|bf16|f32|f64, " FLAGS, trn_sh_resize, k_resize_bilinear, 0},
     {"ResizeBilinearGrad", "grads:f32, original_image:T -> output:T; T:float, " FLAGS, trn_sh_like1, k_resize_bilinear_grad, 0},
-    {"ResizeNearestNeighbor", "images:T, size:i32 -> resized_images:T; T:i8|u8|i16|u16|i32|i64|f16|bf16|f32|f64, " FLAGS, sh_resize, k_resize_nearest, 0},
-    {"ResizeNearestNeighborGrad", "grads:T, size:i32 -> output:T; T:u8|i8|i32|f16|bf16|f32|f64, " FLAGS, sh_resize, k_resize_nearest_grad, 0},
+    {"ResizeNearestNeighbor", "images:T, size:i32 -> resized_images:T; T:i8|u8|i16|u16|i32|i64|f16|bf16|f32|f64, " FLAGS, trn_sh_resize, k_resize_nearest, 0},
+    {"ResizeNearestNeighborGrad", "grads:T, size:i32 -> output:T; T:u8|i8|i32|f16|bf16|f32|f64, " FLAGS, trn_sh_resize, k_resize_nearest_grad, 0},
+    {"AdjustContrast", "images:T, contrast_factor:f32, min_value:f32, max_value:f32 -> output:f32; T:u8|i8|i16|i32|f32|f64", trn_sh_same, k_contrast, 0},
     {"AdjustContrastv2", "images:T, contrast_factor:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_contrast, 0},
     {"AdjustHue", "images:T, delta:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_hue, 0},
     {"AdjustSaturation", "images:T, scale:f32 -> output:T; T:f16|f32=f32", trn_sh_same, k_saturation, 0},

@@ -214,30 +214,38 @@ static trn_err depth_to_space(trn_kctx *k)
 
 /* ---- patches ----------------------------------------------------------------------------------------------------------- */
 
-static trn_err list4(int64_t v[4], const trn_kctx *k, const char *name)
+/* An attr with one number per dim of images (4) or volumes (5). */
+static trn_err list_of(int64_t v[5], const trn_kctx *k, const char *name, int n)
 {
     const trn_attr *a = trn_node_attr(k->node, name);
-    TRN_CHECK_ARG(a && a->is_list && a->n == 4 && a->kind == TRN_ATTR_INT, "%s must have 4 elements", name);
-    for (int i = 0; i < 4; i++) {
+    TRN_CHECK_ARG(a && a->is_list && a->n == n && a->kind == TRN_ATTR_INT, "%s must have %d elements", name, n);
+    for (int i = 0; i < n; i++) {
         v[i] = a->list[i].i;
-        TRN_CHECK_ARG(v[i] > 0 && v[i] < INT32_MAX, "%s must be positive, got %lld", name, (long long)v[i]);
+        TRN_CHECK_ARG(v[i] > (n == 5 ? INT32_MIN : 0) && v[i] < INT32_MAX, "%s must be positive, got %lld", name, (long long)v[i]);
     }
-    if (v[0] != 1 || v[3] != 1)
-        return trn_errorf(TRN_UNIMPLEMENTED, "ExtractImagePatches only supports %s across space: not batch or depth",
-                          name);
+    if (v[0] != 1 || v[n - 1] != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Only support %s across space: %s does not along batch or depth", name, k->node->op);
+    for (int i = 1; i < n - 1; i++)
+        if (v[i] < 1)
+            return trn_errorf(TRN_OUT_OF_RANGE, "%s is out of range: %lld", name, (long long)v[i]);
     return TRN_OK;
 }
 
-static trn_err patches(trn_kctx *k)
+/* Images (space is 2) or volumes (3). */
+static trn_err patches(trn_kctx *k, int space)
 {
     const trn_tensor *x = trn_in(k, 0);
-    int64_t ks[4], st[4], ra[4], out[2], pad[2];
-    TRN_TRY(list4(ks, k, "ksizes"));
-    TRN_TRY(list4(st, k, "strides"));
-    TRN_TRY(list4(ra, k, "rates"));
-    TRN_CHECK_ARG(x->shape.rank == 4, "input must be 4-dimensional, not of rank %d", x->shape.rank);
-    bool same = !strcmp(trn_attr_str(k->node, "padding"), "SAME");
-    for (int d = 0; d < 2; d++) {
+    int n = space + 2;
+    int64_t ks[5], st[5], ra[5] = {1, 1, 1, 1, 1}, out[3], pad[3], at[3] = {0}, c;
+    TRN_TRY(list_of(ks, k, "ksizes", n));
+    TRN_TRY(list_of(st, k, "strides", n));
+    if (space == 2)
+        TRN_TRY(list_of(ra, k, "rates", n));
+    TRN_CHECK_ARG(x->shape.rank == n, "input must be %d-dimensional, not of rank %d", n, x->shape.rank);
+    bool same = !strcmp(trn_attr_str(k->node, "padding"), "SAME"), fits = true;
+    trn_shape s = x->shape;
+    int64_t depth = c = x->shape.dim[n - 1];
+    for (int d = 0; d < space; d++) {
         int64_t in = x->shape.dim[d + 1], eff = ks[d + 1] + (ks[d + 1] - 1) * (ra[d + 1] - 1);
         out[d] = same ? (in + st[d + 1] - 1) / st[d + 1] : (in - eff + st[d + 1]) / st[d + 1];
         TRN_CHECK_ARG(
@@ -245,40 +253,44 @@ static trn_err patches(trn_kctx *k)
             "Computed output size would be negative: [input_size: %lld, effective_filter_size: %lld, stride: %lld]",
             (long long)in, (long long)eff, (long long)st[d + 1]);
         int64_t need = (out[d] - 1) * st[d + 1] + eff - in;
-        pad[d] = same && need > 0 ? need / 2 : 0;
+        pad[d] = same && (need > 0 || space == 3) ? need / 2 : 0; /* volumes: where windows leave pixels out, it is half of those at the end */
+        s.dim[d + 1] = out[d];
+        fits = fits && !__builtin_mul_overflow(depth, ks[d + 1], &depth);
     }
-    int64_t c = x->shape.dim[3], depth;
-    TRN_CHECK_ARG(!__builtin_mul_overflow(ks[1] * ks[2], c, &depth), "the patches are too large");
-    trn_shape s = trn_shape_of(4, x->shape.dim[0], out[0], out[1], depth);
+    TRN_CHECK_ARG(fits, "the patches are too large");
+    s.dim[n - 1] = depth;
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     trn_zero_elems(y, 0, y->count);
     if (!y->count || !x->count)
         return TRN_OK;
-    int64_t xs[4], ys[4], size[4] = {s.dim[0], 0, 0, c};
-    for (int64_t i = 0; i < ks[1]; i++)
-        for (int64_t j = 0; j < ks[2]; j++) {
-            int64_t off[2] = {i * ra[1] - pad[0], j * ra[2] - pad[1]}, first[2];
-            trn_row_strides(xs, &x->shape);
-            trn_row_strides(ys, &s);
-            int64_t xat = 0, yat = (i * ks[2] + j) * c;
-            bool some = true;
-            for (int d = 0; d < 2; d++) { /* positions o with 0 <= o·stride + off < in */
-                int64_t in = x->shape.dim[d + 1], step = st[d + 1], end = in - off[d];
-                first[d] = off[d] >= 0 ? 0 : (-off[d] + step - 1) / step;
-                end = end <= 0 ? 0 : (end + step - 1) / step;
-                end = end < out[d] ? end : out[d];
-                some = some && first[d] < end;
-                size[d + 1] = end - first[d];
-                xat += (first[d] * step + off[d]) * xs[d + 1];
-                yat += first[d] * ys[d + 1];
-                xs[d + 1] *= step;
-            }
-            if (some)
-                TRN_TRY(trn_block_copy(k, y, yat, ys, x, xat, xs, size, 4));
+    int64_t xs[5], ys[5], size[5] = {s.dim[0]}, parts = depth / c;
+    size[n - 1] = c;
+    for (int64_t part = 0; part < parts; part++) { /* `at`: this place of the window */
+        trn_row_strides(xs, &x->shape);
+        trn_row_strides(ys, &s);
+        int64_t xat = 0, yat = part * c;
+        bool some = true;
+        for (int d = 0; d < space; d++) { /* positions o with 0 <= o·stride + off < in */
+            int64_t in = x->shape.dim[d + 1], step = st[d + 1], off = at[d] * ra[d + 1] - pad[d], end = in - off;
+            int64_t first = off >= 0 ? 0 : (-off + step - 1) / step;
+            end = end <= 0 ? 0 : (end + step - 1) / step;
+            end = end < out[d] ? end : out[d];
+            some = some && first < end;
+            size[d + 1] = end - first;
+            xat += (first * step + off) * xs[d + 1];
+            yat += first * ys[d + 1];
+            xs[d + 1] *= step;
         }
+        if (some)
+            TRN_TRY(trn_block_copy(k, y, yat, ys, x, xat, xs, size, n));
+        for (int d = space - 1; d >= 0 && ++at[d] == ks[d + 1]; d--)
+            at[d] = 0;
+    }
     return TRN_OK;
 }
+static trn_err image_patches(trn_kctx *k) { return patches(k, 2); }
+static trn_err volume_patches(trn_kctx *k) { return patches(k, 3); }
 
 /* ---- Roll -------------------------------------------------------------------------------------------------------------- */
 
@@ -406,7 +418,8 @@ const trn_op trn_ops_space[] = {
     {"ExtractImagePatches",
      "images:T -> patches:T; ksizes:list(int)>=4, strides:list(int)>=4, rates:list(int)>=4, T:num|bool, "
      "padding:{SAME,VALID}",
-     trn_sh_unknown, patches, 0},
+     trn_sh_unknown, image_patches, 0},
+    {"ExtractVolumePatches", "input:T -> patches:T; ksizes:list(int)>=5, strides:list(int)>=5, T:real, padding:{SAME,VALID}", trn_sh_unknown, volume_patches, 0},
     {"Roll", "input:T, shift:Tshift, axis:Taxis -> output:T; T:any, Tshift:i32|i64, Taxis:i32|i64", trn_sh_same, roll,
      0},
     {"MirrorPadGrad", "input:T, paddings:Tpaddings -> output:T; T:num, Tpaddings:i32|i64=i32, mode:{REFLECT,SYMMETRIC}",

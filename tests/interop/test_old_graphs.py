@@ -354,3 +354,51 @@ def test_fake_param(target):
         want, got = both.run("", f)[0], both.run(target, f)[0]
         assert np.shape(got) == np.shape(want) == tuple(s) and np.asarray(got).dtype == np.asarray(want).dtype
     both.same(target, op("FakeParam", dtype=tf.float32, shape=[None, 2]))
+
+
+@pytest.mark.asan
+def test_random_crop(target):
+    """At TensorFlow's places, run after run."""
+    age(7)
+    for t in (tf.uint8, tf.int8, tf.int16, tf.int32, tf.int64, tf.float32, tf.float64):
+        x = tf.cast(tf.reshape(tf.range(120), [8, 5, 3]), t)
+        for h, w in (3, 2), (8, 5), (8, 1), (1, 5), (0, 2):
+            both.same(target, op("RandomCrop", image=x, size=tf.constant([h, w], tf.int64), seed=h + 1, seed2=w), times=5)
+        both.same(target, op("RandomCrop", image=x, size=tf.constant([9, 2], tf.int64)))
+        both.same(target, op("RandomCrop", image=x, size=tf.constant([2, 6], tf.int64)))
+    shape = tf1.placeholder_with_default(tf.constant([2], tf.int64), None)
+    both.same(target, op("RandomCrop", image=x, size=shape))
+    both.same(target, op("RandomCrop", image=tf1.placeholder_with_default(x[0], None), size=tf.constant([2, 2], tf.int64)))
+
+
+def test_adjust_contrast(target):
+    age(1)
+    for t in (tf.uint8, tf.int8, tf.int16, tf.int32, tf.float32, tf.float64):
+        for shape in [4, 5, 3], [2, 3, 4, 1], [0, 2, 3]:
+            x = tf.cast(tf.reshape(tf.range(np.prod(shape)) * 37 % 101, shape), t)
+            for factor in 0.5, 2.0, -3.0:
+                both.same(target, op("AdjustContrast", images=x, contrast_factor=factor, min_value=5.0, max_value=90.0), rtol=1e-5, atol=1e-4)
+    both.same(target, op("AdjustContrast", images=tf1.placeholder_with_default(tf.ones([2, 3]), None), contrast_factor=1.0, min_value=5.0, max_value=90.0))
+    for i in range(3):
+        v = [tf1.placeholder_with_default([1.0] if j == i else 1.0, None) for j in range(3)]
+        both.same(target, op("AdjustContrast", images=tf.ones([2, 2, 3]), contrast_factor=v[0], min_value=v[1], max_value=v[2]))
+
+
+def test_batch_norm(target):
+    """The one of the first Inception graphs."""
+    age(8)
+    rng = np.random.RandomState(3)
+    for t in (tf.float32, tf.float64, tf.float16):
+        tol = dict(rtol=3e-2, atol=3e-2) if t == tf.float16 else dict(rtol=1e-4, atol=1e-4)
+        for shape in [2, 3, 4, 5], [1, 1, 1, 1], [0, 2, 2, 3]:
+            vec = [tf.constant(rng.rand(shape[3]) + 0.5, t) for _ in range(4)]
+            x, d = tf.constant(rng.rand(*shape), t), tf.constant(rng.rand(*shape) - 0.5, t)
+            for scaled in True, False:
+                a = dict(variance_epsilon=0.01, scale_after_normalization=scaled)
+                both.same(target, op("BatchNormWithGlobalNormalization", t=x, m=vec[0], v=vec[1], beta=vec[2], gamma=vec[3], **a), **tol)
+                both.same(target, list(op("BatchNormWithGlobalNormalizationGrad", t=x, m=vec[0], v=vec[1], gamma=vec[3], backprop=d, **a)), **tol)
+    x = tf.ones([2, 2, 2, 3])
+    for bad in range(5):
+        good = [x] + [tf.ones([3])] * 4
+        good[bad] = tf1.placeholder_with_default(tf.ones([3, 3]), None)
+        both.same(target, op("BatchNormWithGlobalNormalization", **dict(zip(("t", "m", "v", "beta", "gamma"), good)), **a))

@@ -135,3 +135,12 @@ def cases_approx_topk(rng, quick):
         yield C("ApproxTopK", [x], code=3, **a)
     yield C("ApproxTopK", [x[0, 0]], k=0, code=3)
     yield C("ApproxTopK", [numbers(np.float32, 2, 129)], k=2, aggregate_to_topk=False, reduction_input_size_override=1 << 40, code=3)
+
+
+def cases_isotonic(rng, quick):
+    for t, o in (np.float32, np.float32), (np.float64, np.float64), (np.float16, np.float16), (BF16, BF16), (np.int8, np.float32), (np.int16, np.float32), (np.int32, np.float64), (np.int64, np.float64):
+        for shape in ((7,), (3, 10), (2, 3, 5), (0, 4), (3, 0), (1, 1), (4, 200)):
+            for hi in (3, 50):
+                yield C("IsotonicRegression", [rand(rng, t, shape, -hi, hi)], output_dtype=tf.as_dtype(o), tol=0)
+        yield C("IsotonicRegression", [np.arange(10).astype(t)], output_dtype=tf.as_dtype(o), tol=0)
+        yield C("IsotonicRegression", [np.arange(10)[::-1].astype(t)], output_dtype=tf.as_dtype(o), tol=0)

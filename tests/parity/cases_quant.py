@@ -1,5 +1,6 @@
 """Quantization in floating point: QuantizeAndDequantize, FakeQuant and their gradients."""
 import numpy as np
+import tensorflow as tf
 
 from cases_array import i32
 from cases_math import rand
@@ -104,3 +105,47 @@ def cases_fake_quant(rng, quick):
     yield from both("VarsPerChannel", [m, -three, three[:2]], (2, 3))
     yield from both("VarsPerChannel", [m, -three[:2], three], (2, 3))
     yield from both("VarsPerChannel", [m, -three, three], (3, 3))
+
+
+def cases_quantize_v2(rng, quick):
+    kinds = ((tf.qint8, np.int8), (tf.quint8, np.uint8), (tf.qint16, np.int16), (tf.quint16, np.uint16), (tf.qint32, np.int32))
+    for q, t in kinds:
+        def whole(shape):
+            i = np.iinfo(t)
+            x = rng.randint(i.min, i.max, shape).astype(t)
+            x.flat[:2] = i.min, i.max - (200 if t == np.int32 else 0)  # the last ones of 32 bits are 2^31 as floats, which TensorFlow makes negative
+            return x.view(q.as_numpy_dtype)
+
+        for mode in ("MIN_COMBINED", "MIN_FIRST", "SCALED"):
+            for narrow in (False, True):
+                for shape, axis in (((40,), -1), ((3, 5), -1), ((3, 5), 0), ((2, 3, 4), 1), ((4, 1), 1), ((300, 70), -1)):
+                    n = shape[axis] if axis >= 0 else None
+                    for low, high in ((-3, 3), (0, 5), (-4, 0), (1, 3)):
+                        lo, hi = ends(rng, np.float32, n, low, high)
+                        x = rand(rng, np.float32, shape, -5, 5)
+                        for to in (tf.float32, tf.bfloat16):
+                            yield C("Dequantize", [whole(shape), lo, hi], mode=mode, narrow_range=narrow, axis=axis, dtype=to)
+                        if q == tf.qint32 and mode != "MIN_FIRST":
+                            continue  # TensorFlow converts 2^31 to 32 bits there
+                        for half in ("HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN"):
+                            yield C("QuantizeV2", [x, lo, hi], T=q, mode=mode, narrow_range=narrow, axis=axis, round_mode=half)
+                            yield C("QuantizeV2", [x, lo, hi], T=q, mode=mode, axis=axis, round_mode=half, ensure_minimum_range=2.5)
+        # halves between whole numbers; nothing; one number as range
+        x, one = np.arange(-8, 8.25, 0.25, dtype=np.float32), np.float32(1)
+        if q != tf.qint32:
+            for half in ("HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN"):
+                yield C("QuantizeV2", [x, -one * 128, one * 127], T=q, mode="SCALED", round_mode=half)
+            yield C("QuantizeV2", [x, -one, one], T=q)
+            for lo, hi in ((0, 0), (2, 2), (-2, -2), (1, 0)):
+                yield C("QuantizeV2", [x, one * lo, one * hi], T=q)
+                yield C("QuantizeV2", [x, one * lo, one * hi], T=q, mode="SCALED")
+        yield C("QuantizeV2", [x[:0], -one, one], T=q, mode="MIN_FIRST")
+        yield C("QuantizeV2", [x, 2 * one, 2 * one], T=q, mode="MIN_FIRST")
+        yield C("Dequantize", [whole((4,)), -one, one])
+        yield C("Dequantize", [whole((4,)), one, one], mode="MIN_FIRST")
+        yield C("Dequantize", [whole((4,))[:0], -one, one])
+    m, three = rand(rng, np.float32, (2, 3)), np.ones([3], np.float32)
+    w = np.zeros([2, 3], np.int8).view(tf.qint8.as_numpy_dtype)
+    for lo, hi, axis in ((-three, three, -1), (-one, three, 1), (-three, one, 1), (-three[:2], three, 1), (-three, three[:2], 1), (-three, three, 0), (-three, three, 2), (-one, one, 2)):
+        yield C("QuantizeV2", [m, lo, hi], T=tf.qint8, axis=axis)
+        yield C("Dequantize", [w, lo, hi], axis=axis)

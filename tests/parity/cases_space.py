@@ -174,3 +174,18 @@ def cases_norms(rng, quick):
                 for ex in (False, True):
                     for rev in (False, True):
                         yield C("CumulativeLogsumexp", [rand(rng, t, shape, -5, 5), i32(ax)], exclusive=ex, reverse=rev, tol=5e-3 if t is np.float16 else 1e-5, atol=1e-2 if t is np.float16 else 1e-5)
+
+
+def cases_volume_patches(rng, quick):
+    op = "ExtractVolumePatches"
+    for t in (np.float32, np.float64, np.float16, BF16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):
+        for shape in ((2, 4, 5, 3, 2), (1, 1, 1, 1, 1), (1, 6, 2, 7, 3), (0, 3, 3, 3, 1), (1, 2, 3, 4, 0)):
+            for ks in ((1, 1, 1), (2, 2, 2), (1, 3, 2), (3, 2, 1)):
+                for st in ((1, 1, 1), (2, 1, 3), (2, 2, 2)):
+                    for pad in ("SAME", "VALID"):
+                        yield C(op, [rand(rng, t, shape, 0, 9)], ksizes=[1, *ks, 1], strides=[1, *st, 1], padding=pad)
+    v = rand(rng, np.float32, (1, 3, 3, 3, 2))
+    for ks, st in (([1, 2, 2, 2, 2], [1] * 5), ([2, 2, 2, 2, 1], [1] * 5), ([1, 0, 2, 2, 1], [1] * 5), ([1] * 5, [1, 1, -1, 1, 1]), ([1] * 5, [2, 1, 1, 1, 1])):
+        yield C(op, [v], ksizes=ks, strides=st, padding="SAME")
+    yield C(op, [v[0]], ksizes=[1] * 5, strides=[1] * 5, padding="SAME")
+    yield C(op, [v], ksizes=[1, 5, 1, 1, 1], strides=[1] * 5, padding="VALID")

@@ -39,6 +39,7 @@
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \
+    X(trn_ops_mutex)                                                                                                   \
     X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_norm)                                                                                                    \
     X(trn_ops_optional)                                                                                                \
@@ -72,6 +73,7 @@
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \
+    X(trn_ops_summary_writer)                                                                                          \
     X(trn_ops_tensor_array)                                                                                            \
     X(trn_ops_tensor_map)                                                                                              \
     X(trn_ops_train)                                                                                                   \

@@ -71,12 +71,14 @@
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_stagemap)                                                                                                \
     X(trn_ops_string)                                                                                                  \
+    X(trn_ops_string_more)                                                                                             \
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \
     X(trn_ops_summary_writer)                                                                                          \
     X(trn_ops_tensor_array)                                                                                            \
     X(trn_ops_tensor_map)                                                                                              \
     X(trn_ops_train)                                                                                                   \
+    X(trn_ops_unicode)                                                                                                 \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */
 

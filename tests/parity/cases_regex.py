@@ -17,12 +17,31 @@ TEXTS = [
 ]
 
 
+CLASSES = ["L", "Ll", "Lu", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp",
+           "C", "Cc", "Cf", "Co", "Cs", "Any", "Greek", "Latin", "Cyrillic", "Han", "Hiragana", "Old_Italic", "Nko", "SignWriting", "Common", "Inherited", "Arabic", "Kawi", "Nag_Mundari"]
+
+
+def cases_regex_unicode(rng, quick):
+    """Classes of characters: all of them (in pieces), in brackets, negated, with mistakes in their names."""
+    every = [chr(c).encode("utf-8", "surrogatepass") for c in range(0, 0x110000, 37 if quick else 1)]
+    every += [chr(c).encode() for c in range(0x3000)] + [b"\xff", b"\xc3", b"ab", b""]
+    texts = s(every)
+    words = s(["", "a", "A", "é", "É", "ǅ", "ab1", "αβγ", "Привет", "日本", "_", "٣", "a\u0301", " ", "\u2028", "$€", "x = y + 1", "ﬁ", b"\xff", "\U0001f600"])
+    for c in CLASSES:
+        yield C("StaticRegexFullMatch", [texts], pattern=r"\p{%s}" % c)
+        yield C("StaticRegexReplace", [words], pattern=r"\P{%s}" % c, rewrite="-")
+    for p in (r"\pL", r"\PL", r"\pN+", r"\p{^L}", r"\P{^L}", r"[\p{Lu}\p{Nd}_]+", r"[^\pL\s]+", r"[\PL\d]", r"[\p{^Greek}]+", r"(?i)\p{Greek}+", r"\p{L}{2,}", r"(\pL)(\pM*)", r"\pLl", r"\p", r"\p{", r"\p{}", r"\p{L",
+              r"\p{Xx}", r"\p{greek}", r"\p{Cn}", r"\p{Unknown}", r"\p{Zzzz}", r"\p{lu}", r"\pX", r"\p^L", r"\p{^}", r"\P", r"[\p", r"[\p{Greek]", r"[\pX]", r"\pé", r"[a-\pL]", r"\Q\pL\E", r"\p{Any}*",
+              r"\p{Grek}", r"\p{L}" * 100):
+        yield C("StaticRegexFullMatch", [words], pattern=p)
+        yield C("StaticRegexReplace", [words], pattern=p, rewrite="<\\0>")
+    yield C("StaticRegexFullMatch", [words], pattern=r"\pL" * 20000, code=3)
+    yield C("StaticRegexFullMatch", [words], pattern="[" + r"\pL" * 20000 + "]", code=3)
+
+
 def cases_regex_more(rng, quick):
     texts = s(TEXTS)
     for p in PATTERNS:
-        if p == r"\pN":  # ours are without Unicode classes
-            yield C("StaticRegexFullMatch", [texts], pattern=p, code=3)
-            continue
         yield C("StaticRegexFullMatch", [texts], pattern=p)
         yield C("RegexFullMatch", [texts, s(p)])
         for rewrite in ("", "<\\0>", "[\\1]", "\\\\", "x\\q", "\\", "\\9"):

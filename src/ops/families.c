@@ -10,6 +10,7 @@
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
+    X(trn_ops_composite)                                                                                               \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \

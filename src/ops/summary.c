@@ -69,6 +69,25 @@ void trn_summary__scalar(trn_sb *out, const trn_str *tag, const trn_tensor *x, i
     trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, i)); /* for the status page */
 }
 
+/* Whether a SummaryMetadata names the plugin "scalars" (plugin_data.plugin_name). */
+static bool is_scalar(const trn_str *meta)
+{
+    trn_pbr r = trn_pbr_init(trn_str_p(meta), meta->len);
+    while (trn_pbr_next(&r)) {
+        trn_pbr p = trn_pbr_init(r.b, r.field == 1 && r.type == TRN_PB_BYTES ? r.n : 0);
+        while (trn_pbr_next(&p))
+            if (p.field == 1 && p.type == TRN_PB_BYTES && p.n == 7 && memcmp(p.b, "scalars", 7) == 0)
+                return true;
+    }
+    return false;
+}
+
+void trn_summary__note(const trn_str *tag, const trn_tensor *x, const trn_str *meta)
+{
+    if (x->count == 1 && (x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE) && is_scalar(meta))
+        trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, 0));
+}
+
 static trn_err scalar_summary(trn_kctx *k)
 {
     const trn_tensor *tags = trn_in(k, 0), *x = trn_in(k, 1);

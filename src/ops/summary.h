@@ -8,6 +8,8 @@
 
 /* Element i of x; also tells the status page. */
 void trn_summary__scalar(trn_sb *out, const trn_str *tag, const trn_tensor *x, int64_t i);
+/* Tells the status page of a tensor that is a scalar to TensorBoard, as tf.summary.scalar writes it; others are nothing to it. */
+void trn_summary__note(const trn_str *tag, const trn_tensor *x, const trn_str *meta);
 trn_err trn_summary__histogram(trn_sb *out, const trn_str *tag, const trn_tensor *x, const char *who) TRN_MUST_USE; /* `who`: for messages */
 /* bad: bytes of the colour for pixels that are not finite. */
 trn_err trn_summary__image(trn_sb *out, const trn_str *tag, const trn_tensor *x, int64_t max, const trn_tensor *bad) TRN_MUST_USE;

@@ -294,8 +294,10 @@ static trn_err write_tensor(trn_kctx *k)
             trn_pbw_bytes(&v, VALUE_TAG, trn_str_p(tag), tag->len);
             trn_pbw_bytes(&v, VALUE_TENSOR, bytes, n);
             trn_err bad = trn_pb_check(&tensorflow__summary_metadata__descriptor, (const uint8_t *)trn_str_p(meta), meta->len);
-            if (meta->len && !bad) /* TensorFlow overlooks what is no metadata */
+            if (meta->len && !bad) { /* TensorFlow overlooks what is no metadata */
                 trn_pbw_bytes(&v, VALUE_METADATA, trn_str_p(meta), meta->len);
+                trn_summary__note(tag, x, meta);
+            }
             trn_err_free(bad);
             trn_pbw_bytes(&body, SUMMARY_VALUE, v.p, v.n);
         } else {

@@ -5,7 +5,7 @@
 
 #include "ops/unicode.h"
 
-enum { MAX_RANGES = 500000 /* of all sets */, MAX_PROG = 50000, MAX_WORK = 1000000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
+enum { MAX_RANGES = 1000000 /* of all sets */, MAX_PROG = 50000, MAX_WORK = 1000000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
 
 typedef enum { N_EMPTY, N_SET, N_BYTE, N_CAT, N_ALT, N_REP, N_GROUP, N_ASSERT } node_kind;
 typedef enum { A_BEGIN, A_END, A_LINE_BEGIN, A_LINE_END, A_WORD, A_NOT_WORD } assert_kind;
@@ -119,17 +119,23 @@ static void set_add(parser *s, set *t, int32_t lo, int32_t hi)
     t->r[t->n++] = (range){lo, hi};
 }
 
+typedef struct class_arg {
+    parser *s;
+    set *t;
+} class_arg;
+
+static void add_as_is(void *arg, int32_t lo, int32_t hi)
+{
+    class_arg *a = arg;
+    set_add(a->s, a->t, lo, hi);
+}
+
 static void set_add_fold(parser *s, set *t, int32_t lo, int32_t hi)
 {
     set_add(s, t, lo, hi);
-    if (!s->fold)
-        return;
-    int32_t a = TRN_MAX(lo, 'a'), b = TRN_MIN(hi, 'z');
-    if (a <= b)
-        set_add(s, t, a - 32, b - 32);
-    a = TRN_MAX(lo, 'A'), b = TRN_MIN(hi, 'Z');
-    if (a <= b)
-        set_add(s, t, a + 32, b + 32);
+    class_arg a = {s, t};
+    if (s->fold)
+        trn_unicode_fold(lo, hi, add_as_is, &a);
 }
 
 static int by_lo(const void *a, const void *b)
@@ -183,17 +189,17 @@ static bool perl_class(parser *s, set *t, char c)
 {
     set k = {0};
     switch (c | 32) {
-    case 'd': set_add(s, &k, '0', '9'); break;
+    case 'd': set_add_fold(s, &k, '0', '9'); break;
     case 'w':
-        set_add(s, &k, '0', '9');
-        set_add(s, &k, 'A', 'Z');
-        set_add(s, &k, '_', '_');
-        set_add(s, &k, 'a', 'z');
+        set_add_fold(s, &k, '0', '9');
+        set_add_fold(s, &k, 'A', 'Z');
+        set_add_fold(s, &k, '_', '_');
+        set_add_fold(s, &k, 'a', 'z');
         break;
     case 's':
-        set_add(s, &k, '\t', '\n');
-        set_add(s, &k, '\f', '\r');
-        set_add(s, &k, ' ', ' ');
+        set_add_fold(s, &k, '\t', '\n');
+        set_add_fold(s, &k, '\f', '\r');
+        set_add_fold(s, &k, ' ', ' ');
         break;
     default: return false;
     }
@@ -203,11 +209,6 @@ static bool perl_class(parser *s, set *t, char c)
         set_add(s, t, k.r[i].lo, k.r[i].hi);
     return true;
 }
-
-typedef struct class_arg {
-    parser *s;
-    set *t;
-} class_arg;
 
 static void class_add(void *arg, int32_t lo, int32_t hi)
 {

@@ -76,3 +76,17 @@ bool trn_unicode_class(const char *name, size_t n, void (*add)(void *, int32_t, 
         return each(category_steps, TRN_COUNTOF(category_steps), is_category, name, n, add, arg);
     return n && each(script_steps, TRN_COUNTOF(script_steps), is_script, name, n, add, arg);
 }
+
+void trn_unicode_fold(int32_t lo, int32_t hi, void (*add)(void *, int32_t, int32_t), void *arg)
+{
+    for (size_t i = 0; i < TRN_COUNTOF(fold_ranges) && (int32_t)fold_ranges[i].first <= hi; i++) {
+        int32_t a = (int32_t)fold_ranges[i].first, b = TRN_MIN((int32_t)fold_ranges[i].last, hi), step = (int32_t)fold_ranges[i].step, d = fold_ranges[i].distance;
+        if (a < lo)
+            a = lo + (step == 2 && (lo - a) % 2);
+        if (step == 1 && a <= b)
+            add(arg, a + d, b + d);
+        else
+            for (; a <= b; a += step)
+                add(arg, a + d, a + d);
+    }
+}

@@ -23,7 +23,7 @@ CLASSES = ["L", "Ll", "Lu", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", 
 
 def cases_regex_unicode(rng, quick):
     """Classes of characters: all of them (in pieces), in brackets, negated, with mistakes in their names."""
-    every = [chr(c).encode("utf-8", "surrogatepass") for c in range(0, 0x110000, 37 if quick else 1)]
+    every = [chr(c).encode("utf-8", "surrogatepass") for c in range(0, 0x110000, 37 if quick else 5)]
     every += [chr(c).encode() for c in range(0x3000)] + [b"\xff", b"\xc3", b"ab", b""]
     texts = s(every)
     words = s(["", "a", "A", "é", "É", "ǅ", "ab1", "αβγ", "Привет", "日本", "_", "٣", "a\u0301", " ", "\u2028", "$€", "x = y + 1", "ﬁ", b"\xff", "\U0001f600"])
@@ -37,6 +37,20 @@ def cases_regex_unicode(rng, quick):
         yield C("StaticRegexReplace", [words], pattern=p, rewrite="<\\0>")
     yield C("StaticRegexFullMatch", [words], pattern=r"\pL" * 20000, code=3)
     yield C("StaticRegexFullMatch", [words], pattern="[" + r"\pL" * 20000 + "]", code=3)
+
+
+def cases_regex_fold(rng, quick):
+    """Case does not matter: all characters against each other, in pieces; ranges and classes."""
+    cased = [c for c in range(0x20000) if not 0xd800 <= c < 0xe000 and (chr(c).lower() != chr(c) or chr(c).upper() != chr(c) or chr(c).casefold() != chr(c))]
+    texts = s([chr(c) for c in cased] + ["", "ab", "K", "ß", "ẞ", "SS", "ſ", "İ", "i", "ı", "I"])
+    for i in range(0, len(cased), 400 if quick else 7):
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)" + chr(cased[i]))
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)[" + "".join(chr(c) for c in cased[i:i + 40:3]) + "]")
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)[^%s-%s]" % (chr(cased[i]), chr(cased[min(i + 50, len(cased) - 1)])))
+    for p in (r"\w", r"\W", r"[\w]", r"[^\w]", r"\s", r"\d", r"\p{Lu}", r"\p{Ll}", r"\P{Lu}", r"\p{Greek}", r"\pN", r"[[:alpha:]]", r"[[:^alpha:]]", "[a-z]", "[^a-z]", "k", "s", "ß", "[À-ö]", "σ", "[α-ω]", "\\x{1c4}", "i", "İ", "ﬁ"):
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)" + p)
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)x|(?-i:%s)" % p)
+    yield C("StaticRegexReplace", [s(["ΑΣ ας ασ ΑΣ", "straße STRASSE", "ПРИВЕТ привет Привет"])], pattern="(?i)ασ|strasse|привет", rewrite="<\\0>")
 
 
 def cases_regex_more(rng, quick):

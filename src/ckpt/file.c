@@ -199,6 +199,23 @@ trn_err trn_path_mkdir(const char *path)
     return mkdir(trn_local_path(path), 0777) && errno != EEXIST ? trn_err_errno(errno, "%s", path) : TRN_OK;
 }
 
+trn_err trn_path_mkdirs(const char *path)
+{
+    if (trn_path_exists(path))
+        return TRN_OK;
+    char *part = trn_xstrdup(trn_local_path(path));
+    trn_err err = TRN_OK;
+    for (char *p = part; !err && *p; p++) {
+        if (*p != '/' || p == part)
+            continue;
+        *p = 0;
+        err = trn_path_mkdir(part);
+        *p = '/';
+    }
+    free(part);
+    return err ? err : trn_path_mkdir(path);
+}
+
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 trn_err trn_path_glob(char ***out, int *n, const char *pattern)

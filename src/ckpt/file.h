@@ -45,6 +45,7 @@ bool trn_path_exists(const char *path);
 char *trn_path_dir(const char *path); /* "a/b" of "a/b/c", "." of "c" */
 /* One level; fine when it exists. */
 trn_err trn_path_mkdir(const char *path) TRN_MUST_USE;
+trn_err trn_path_mkdirs(const char *path) TRN_MUST_USE; /* with all above it; fine when it exists */
 
 /* Paths that match a shell pattern, in order; "*" matches hidden names too, as in TensorFlow. The caller frees each and the array. */
 trn_err trn_path_glob(char ***out, int *n, const char *pattern) TRN_MUST_USE;

@@ -58,8 +58,9 @@ static void ragged_to_variant(trn_grad_ctx *c)
     int levels = c->n->n_in - 1;
     bool rows = trn_attr_bool(c->n, "batched_input");
     trn_out d = trn_grad_dy(c, 0), v = IN(levels);
-    if (rows && levels == 0) {
-        trn_g_fail(c, trn_errorf(TRN_UNIMPLEMENTED, "the gradient of RaggedTensorToVariant '%s' with rows of a tensor without splits", c->n->name));
+    if (rows && levels == 0) { /* rows of a tensor without splits */
+        trn_attr t[] = {trn_attr__type("Tvalues", trn_g_type(c, v)), trn_attr__type("Tsplits", TRN_INT32)};
+        trn_grad_set(c, 0, trn_g_node(c, "RaggedTensorToVariantGradient", TRN_OUTS(d, trn_g_i32(c, 0), trn_g_shape_of(c, v)), t, 2));
         return;
     }
     trn_attr a[] = {trn_attr__int("input_ragged_rank", rows ? levels - 1 : levels), trn_attr__int("output_ragged_rank", levels),
@@ -133,7 +134,31 @@ static void optional_get(trn_grad_ctx *c)
     trn_grad_set(c, 0, trn_g_node(c, "OptionalFromValue", d, c->n->n_out, NULL, 0));
 }
 
+/* ---- composite tensors: their gradient is one of the same kind */
+
+static void composite_from(trn_grad_ctx *c)
+{
+    int n = c->n->n_in;
+    trn_attr_val *t = trn_arena_alloc(c->tmp, ((size_t)n + 1) * sizeof *t);
+    for (int i = 0; i < n; i++)
+        t[i].type = trn_g_type(c, IN(i));
+    trn_attr a[] = {*trn_node_attr(c->n, "metadata"), {.name = "Tcomponents", .kind = TRN_ATTR_TYPE, .is_list = true, .n = n, .list = t}};
+    trn_out d = trn_grad_dy(c, 0), g = trn_g_node(c, "CompositeTensorVariantToComponents", &d, 1, a, 2);
+    for (int i = 0; i < n && trn_out_is(g); i++)
+        trn_grad_set(c, i, trn_out_nth(g, i));
+}
+
+static void composite_to(trn_grad_ctx *c)
+{
+    trn_out *d = trn_arena_alloc(c->tmp, ((size_t)c->n->n_out + 1) * sizeof *d);
+    for (int i = 0; i < c->n->n_out; i++)
+        d[i] = trn_g_trainable(c->n->out_types[i]) ? trn_grad_dy(c, i) : trn_grad_out(c, i); /* splits, indices and the like stay what they are */
+    trn_grad_set(c, 0, trn_g_node(c, "CompositeTensorVariantFromComponents", d, c->n->n_out, trn_node_attr(c->n, "metadata"), 1));
+}
+
 const trn_grad_row trn_grads_ragged[] = {
+    {"CompositeTensorVariantFromComponents", .fn = composite_from},
+    {"CompositeTensorVariantToComponents", .fn = composite_to},
     {"OptionalFromValue", .fn = optional_from},
     {"OptionalGetValue", .fn = optional_get},
     {"RaggedGather", .fn = ragged_gather},

@@ -113,6 +113,125 @@ static trn_err ragged_bincount(trn_kctx *k)
     return TRN_OK;
 }
 
+/* ---- counts as sparse tensors --------------------------------------------------------------------------------------------- */
+
+typedef struct count {
+    int64_t row, value, at; /* at: which of the inputs it is; equal values of a row are added in this order */
+} count;
+
+static int by_row(const void *pa, const void *pb)
+{
+    const count *a = pa, *b = pb;
+    if (a->row != b->row)
+        return a->row < b->row ? -1 : 1;
+    if (a->value != b->value)
+        return a->value < b->value ? -1 : 1;
+    return a->at < b->at ? -1 : 1;
+}
+
+/* What the three ops have in common: n values, the row of each by row_of(arg, i). rows < 0: there is only one, and no index for it. */
+static trn_err count_sparse(trn_kctx *k, const trn_tensor *x, const trn_tensor *w, int64_t rows, int64_t (*row_of)(const void *arg, int64_t i), const void *arg)
+{
+    int64_t most = 0, max = trn_attr_int(k->node, "maxlength"), min = trn_attr_int(k->node, "minlength"), n = 0;
+    char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
+    for (int64_t i = 0; i < x->count; i++)
+        TRN_CHECK_ARG(trn_int_at(x, i) >= 0, "Input values must all be non-negative");
+    TRN_CHECK_ARG(!w->count || trn_shape_eq(&w->shape, &x->shape), "Weights and values must have the same shape. Weight shape: %s; values shape: %s", trn_shape_text(ta, &w->shape),
+                  trn_shape_text(tb, &x->shape));
+    count *c = malloc(((size_t)x->count + 1) * sizeof *c);
+    if (!c)
+        return trn_err_oom();
+    for (int64_t i = 0; i < x->count; i++) {
+        int64_t v = trn_int_at(x, i);
+        if (max >= 0 && v >= max)
+            continue;
+        c[n++] = (count){rows < 0 ? 0 : row_of(arg, i), v, i};
+        most = TRN_MAX(most, v);
+    }
+    qsort(c, (size_t)n, sizeof *c, by_row);
+    int64_t cells = 0;
+    for (int64_t i = 0; i < n; i++)
+        cells += !i || c[i].row != c[i - 1].row || c[i].value != c[i - 1].value;
+    int rank = rows < 0 ? 1 : 2;
+    trn_shape is = trn_shape_of(2, cells, (int64_t)rank), vs = trn_shape_vector(cells), ds = trn_shape_vector(rank);
+    trn_tensor *index, *shape;
+    bins b = {.weights = w, .binary = trn_attr_bool(k->node, "binary_output")};
+    trn_err err = trn_out_new(&index, k, 0, TRN_INT64, &is);
+    if (!err)
+        err = trn_out_new(&b.y, k, 1, w->dtype, &vs);
+    if (!err)
+        err = trn_out_new(&shape, k, 2, TRN_INT64, &ds);
+    if (!err) {
+        trn_zero_elems(b.y, 0, cells);
+        for (int64_t i = 0, cell = -1; i < n; i++) {
+            if (!i || c[i].row != c[i - 1].row || c[i].value != c[i - 1].value) {
+                int64_t *to = TRN_DATA_MUT(index, int64_t) + ++cell * rank;
+                *to = c[i].row;
+                to[rank - 1] = c[i].value;
+            }
+            count_one(&b, 0, cell, c[i].at);
+        }
+        TRN_DATA_MUT(shape, int64_t)[0] = rows;
+        TRN_DATA_MUT(shape, int64_t)[rank - 1] = max >= 0 ? max : TRN_MAX(most == INT64_MAX ? most : most + 1, min);
+    }
+    free(c);
+    return err;
+}
+
+static int64_t row_of_dense(const void *arg, int64_t i) { return i / *(const int64_t *)arg; }
+static int64_t row_of_sparse(const void *arg, int64_t i) { return trn_sparse_row(arg, i)[0]; }
+
+static int64_t row_of_ragged(const void *arg, int64_t i)
+{
+    const trn_tensor *splits = arg;
+    const int64_t *s = TRN_DATA(splits, int64_t);
+    int64_t lo = 0, hi = splits->count - 1; /* s[lo] <= i < s[hi] */
+    while (hi - lo > 1) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (s[mid] <= i)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static trn_err dense_count(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    char t[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(x->shape.rank == 1 || x->shape.rank == 2, "Input must be a 1 or 2-dimensional tensor. Got: %s", trn_shape_text(t, &x->shape));
+    TRN_CHECK_ARG(x->shape.rank == 1 || x->shape.dim[0], "Invalid input: Shapes dimension cannot be 0.");
+    return count_sparse(k, x, trn_in(k, 1), x->shape.rank == 1 ? -1 : x->shape.dim[0], row_of_dense, &x->shape.dim[1]);
+}
+
+static trn_err sparse_count(trn_kctx *k)
+{
+    trn_sparse s;
+    const trn_tensor *dims = trn_in(k, 2);
+    TRN_CHECK_ARG(dims->count > 0, "The shape argument requires at least one element.");
+    TRN_TRY(trn_sparse_in(&s, k, 0));
+    TRN_TRY(trn_sparse_in_bounds(&s));
+    int64_t rows = s.rank == 1 ? -1 : TRN_DATA(dims, int64_t)[0];
+    TRN_CHECK_ARG(rows == -1 || (rows > 0 && rows < INT32_MAX), "Cannot allocate %lld batches, is the dense shape too wide?", (long long)rows);
+    return count_sparse(k, s.values, trn_in(k, 3), rows, row_of_sparse, &s);
+}
+
+static trn_err ragged_count(trn_kctx *k)
+{
+    const trn_tensor *splits = trn_in(k, 0), *x = trn_in(k, 1);
+    const int64_t *s = TRN_DATA(splits, int64_t);
+    TRN_CHECK_ARG(splits->count > 1, "Must provide at least 2 elements for the splits argument");
+    int64_t rows = splits->count - 1;
+    TRN_CHECK_ARG(s[0] == 0, "Splits must start with 0, not with %lld", (long long)s[0]);
+    TRN_CHECK_ARG(s[rows] == x->count, "Splits must end with the number of values, got %lld instead of %lld", (long long)s[rows], (long long)x->count);
+    for (int64_t r = 0; r < rows; r++)
+        TRN_CHECK_ARG(s[r] <= s[r + 1], "Splits must not fall: %lld is followed by %lld", (long long)s[r], (long long)s[r + 1]);
+    return count_sparse(k, x, trn_in(k, 2), rows, row_of_ragged, splits);
+}
+
+/* ---- histograms ----------------------------------------------------------------------------------------------------------- */
+
 #define AS_DOUBLE(out, t, i)                                                                                           \
     switch ((t)->dtype) {                                                                                              \
     case TRN_FLOAT:                                                                                                    \
@@ -375,6 +494,10 @@ static trn_err guarantee(trn_kctx *k)
 
 #define BOUND "sorted_inputs:T, values:T -> output:out_type; T:real, out_type:i32|i64=i32"
 
+#define COUNTS                                                                                                         \
+    " -> output_indices:i64, output_values:output_type, output_dense_shape:i64; T:i32|i64, minlength:int>=-1=-1, "     \
+    "maxlength:int>=-1=-1, binary_output:bool, output_type:i32|i64|f32|f64"
+
 const trn_op trn_ops_count[] = {
     {"Bincount", "arr:i32, size:i32, weights:T -> bins:T; T:i32|i64|f32|f64", trn_sh_vector, bincount, 0},
     {"DenseBincount",
@@ -387,6 +510,9 @@ const trn_op trn_ops_count[] = {
     {"RaggedBincount",
      "splits:i64, values:Tidx, size:Tidx, weights:T -> output:T; Tidx:i32|i64, T:i32|i64|f32|f64, binary_output:bool=false",
      trn_sh_unknown, ragged_bincount, 0},
+    {"DenseCountSparseOutput", "values:T, weights:output_type" COUNTS, trn_sh_unknown, dense_count, 0},
+    {"SparseCountSparseOutput", "indices:i64, values:T, dense_shape:i64, weights:output_type" COUNTS, trn_sh_unknown, sparse_count, 0},
+    {"RaggedCountSparseOutput", "splits:i64, values:T, weights:output_type" COUNTS, trn_sh_unknown, ragged_count, 0},
     {"HistogramFixedWidth", "values:T, value_range:T, nbins:i32 -> out:dtype; T:i32|i64|f32|f64, dtype:i32|i64=i32",
      trn_sh_vector, histogram, 0},
     {"Bucketize", "input:T -> output:i32; T:i32|i64|f32|f64, boundaries:list(float)", trn_sh_same, bucketize, 0},

@@ -11,6 +11,7 @@
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
     X(trn_ops_compare)                                                                                                 \
+    X(trn_ops_composite)                                                                                               \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \
@@ -45,6 +46,7 @@
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \
+    X(trn_ops_mutex)                                                                                                   \
     X(trn_ops_nn_small)                                                                                                \
     X(trn_ops_norm)                                                                                                    \
     X(trn_ops_norm_global)                                                                                             \
@@ -78,11 +80,14 @@
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_stagemap)                                                                                                \
     X(trn_ops_string)                                                                                                  \
+    X(trn_ops_string_more)                                                                                             \
     X(trn_ops_summary)                                                                                                 \
     X(trn_ops_summary_media)                                                                                           \
+    X(trn_ops_summary_writer)                                                                                          \
     X(trn_ops_tensor_array)                                                                                            \
     X(trn_ops_tensor_map)                                                                                              \
     X(trn_ops_train)                                                                                                   \
+    X(trn_ops_unicode)                                                                                                 \
     X(trn_ops_var)                                                                                                     \
     /* one line each, above this one */
 

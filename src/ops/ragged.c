@@ -688,6 +688,56 @@ static trn_err from_variant(trn_kctx *k)
     return TRN_OK;
 }
 
+/* The values of all variants, one behind the other. A variant that nobody used is empty, and stands for as many zeros as its rows say. */
+static trn_err to_variant_grad(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0), *splits = trn_in(k, 1), *dims = trn_in(k, 2);
+    const trn_variant *const *v = (const trn_variant *const *)x->data;
+    trn_dtype vt = trn_attr_type(k->node, "Tvalues");
+    trn_shape s;
+    int64_t all = 0, inner = 1, count;
+    TRN_CHECK_ARG(dims->shape.rank == 1 && dims->count <= TRN_MAX_RANK, "dense_values_shape must be a vector of at most %d dimensions", TRN_MAX_RANK);
+    s.rank = (int)dims->count;
+    for (int i = 0; i < s.rank; i++) {
+        s.dim[i] = trn_int_at(dims, i);
+        TRN_CHECK_ARG(s.dim[i] >= 0, "Dimension %d must be >= 0, not %" PRId64, i, s.dim[i]);
+    }
+    TRN_TRY(trn_count_checked(&count, &s));
+    for (int i = 1; i < s.rank; i++)
+        inner *= s.dim[i];
+    for (int64_t i = 0; i < x->count; i++) {
+        if (v[i]) {
+            TRN_CHECK_ARG(v[i]->type == &encoded_type, "Input Variant element doesn't hold a RaggedTensorVariant but '%s'", v[i]->type->name);
+            const encoded *e = (const encoded *)v[i];
+            TRN_CHECK_ARG(e->t[e->n]->dtype == vt, "Expected values Tensor dtype: %s, found: %s", trn_dtype_name(vt), trn_dtype_name(e->t[e->n]->dtype));
+            all += e->t[e->n]->count;
+        } else {
+            TRN_CHECK_ARG(s.rank > 0 && i + 1 < splits->count && trn_int_at(splits, i) >= 0 && trn_int_at(splits, i) <= trn_int_at(splits, i + 1) &&
+                              trn_int_at(splits, i + 1) <= s.dim[0],
+                          "row_splits do not say how many values row %" PRId64 " has", i);
+            all += (trn_int_at(splits, i + 1) - trn_int_at(splits, i)) * inner;
+        }
+    }
+    if (x->count == 1 && v[0]) {
+        trn_out_set(k, 0, trn_tensor_ref(((const encoded *)v[0])->t[((const encoded *)v[0])->n]));
+        return TRN_OK;
+    }
+    if (x->count == 1)
+        s.dim[0] = trn_int_at(splits, 1) - trn_int_at(splits, 0), count = all;
+    TRN_CHECK_ARG(all == count, "there are %" PRId64 " values for a shape of %" PRId64, all, count);
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, vt, &s));
+    trn_zero_elems(y, 0, y->count);
+    for (int64_t i = 0, at = 0; i < x->count; i++) {
+        const encoded *e = (const encoded *)v[i];
+        int64_t n = e ? e->t[e->n]->count : (trn_int_at(splits, i + 1) - trn_int_at(splits, i)) * inner;
+        if (e)
+            TRN_TRY(copy_elems(y, at, e->t[e->n], 0, n));
+        at += n;
+    }
+    return TRN_OK;
+}
+
 const trn_op trn_ops_ragged[] = {
     {"RaggedTensorToSparse",
      "rt_nested_splits:RAGGED_RANK*Tsplits, rt_dense_values:T -> sparse_indices:i64, sparse_values:T, sparse_dense_shape:i64; RAGGED_RANK:int>=1, T:any, "
@@ -707,6 +757,8 @@ const trn_op trn_ops_ragged[] = {
      "rt_nested_splits:RAGGED_RANK*Tsplits, rt_dense_values:Tvalues -> encoded_ragged:var; RAGGED_RANK:int>=0, Tvalues:any, Tsplits:i32|i64=i64, "
      "batched_input:bool",
      trn_sh_unknown, to_variant, 0},
+    {"RaggedTensorToVariantGradient", "encoded_ragged_grad:var, row_splits:Tsplits, dense_values_shape:i32 -> dense_values_grad:Tvalues; Tvalues:any, Tsplits:i32|i64=i64",
+     trn_sh_unknown, to_variant_grad, 0},
     {"RaggedTensorFromVariant",
      "encoded_ragged:var -> output_nested_splits:output_ragged_rank*Tsplits, output_dense_values:Tvalues; input_ragged_rank:int>=-1, "
      "output_ragged_rank:int>=0, Tvalues:any, Tsplits:i32|i64=i64",

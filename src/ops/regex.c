@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
-enum { MAX_PROG = 50000, MAX_WORK = 1000000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
+#include "ops/unicode.h"
+
+enum { MAX_RANGES = 1000000 /* of all sets */, MAX_PROG = 50000, MAX_WORK = 1000000, MAX_REPEAT = 1000, MAX_DEPTH = 200 };
 
 typedef enum { N_EMPTY, N_SET, N_BYTE, N_CAT, N_ALT, N_REP, N_GROUP, N_ASSERT } node_kind;
 typedef enum { A_BEGIN, A_END, A_LINE_BEGIN, A_LINE_END, A_WORD, A_NOT_WORD } assert_kind;
@@ -15,7 +17,7 @@ typedef struct range {
 typedef struct node {
     node_kind kind;
     struct node *a, *b; /* CAT, ALT; REP and GROUP: a */
-    range *set;         /* SET: sorted or not, any match counts */
+    range *set;         /* SET: in order, apart from each other */
     int n_set;
     int min, max; /* REP; max -1: no limit */
     bool lazy;
@@ -56,7 +58,7 @@ static int32_t decode(const char *s, size_t n, int *len)
         c = c << 6 | (p[i] & 0x3f);
     }
     static const int32_t least[] = {0, 0x80, 0x800, 0x10000};
-    if (c < least[need] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+    if (c < least[need] || c > 0x10ffff) /* RE2 takes halves of UTF-16's pairs */
         return -1;
     *len = need + 1;
     return c;
@@ -77,6 +79,7 @@ typedef struct parser {
     int groups, depth;
     bool fold, dot_nl, multi, ungreedy;
     bool quoted; /* inside \Q..\E */
+    int ranges;  /* of all sets so far: some classes have hundreds */
     const char *err;
 } parser;
 
@@ -101,6 +104,10 @@ typedef struct set {
 
 static void set_add(parser *s, set *t, int32_t lo, int32_t hi)
 {
+    if (++s->ranges > MAX_RANGES) {
+        s->err = s->err ? s->err : "pattern too large - compile failed";
+        return;
+    }
     if (t->n == t->cap) {
         int cap = t->cap ? t->cap * 2 : 8;
         range *r = trn_arena_alloc(s->a, sizeof *r * (size_t)cap);
@@ -112,17 +119,23 @@ static void set_add(parser *s, set *t, int32_t lo, int32_t hi)
     t->r[t->n++] = (range){lo, hi};
 }
 
+typedef struct class_arg {
+    parser *s;
+    set *t;
+} class_arg;
+
+static void add_as_is(void *arg, int32_t lo, int32_t hi)
+{
+    class_arg *a = arg;
+    set_add(a->s, a->t, lo, hi);
+}
+
 static void set_add_fold(parser *s, set *t, int32_t lo, int32_t hi)
 {
     set_add(s, t, lo, hi);
-    if (!s->fold)
-        return;
-    int32_t a = TRN_MAX(lo, 'a'), b = TRN_MIN(hi, 'z');
-    if (a <= b)
-        set_add(s, t, a - 32, b - 32);
-    a = TRN_MAX(lo, 'A'), b = TRN_MIN(hi, 'Z');
-    if (a <= b)
-        set_add(s, t, a + 32, b + 32);
+    class_arg a = {s, t};
+    if (s->fold)
+        trn_unicode_fold(lo, hi, add_as_is, &a);
 }
 
 static int by_lo(const void *a, const void *b)
@@ -147,11 +160,20 @@ static set set_not(parser *s, set t)
     return o;
 }
 
+/* In order and without overlaps: large ones are searched by halves. */
 static node *from_set(parser *s, set t)
 {
     node *n = mk(s, N_SET);
     n->set = t.r;
-    n->n_set = t.n;
+    if (t.n)
+        qsort(t.r, (size_t)t.n, sizeof *t.r, by_lo);
+    for (int i = 0; i < t.n; i++) {
+        range *last = n->n_set ? &n->set[n->n_set - 1] : NULL;
+        if (last && t.r[i].lo <= last->hi + 1)
+            last->hi = TRN_MAX(last->hi, t.r[i].hi);
+        else
+            n->set[n->n_set++] = t.r[i];
+    }
     return n;
 }
 
@@ -167,21 +189,62 @@ static bool perl_class(parser *s, set *t, char c)
 {
     set k = {0};
     switch (c | 32) {
-    case 'd': set_add(s, &k, '0', '9'); break;
+    case 'd': set_add_fold(s, &k, '0', '9'); break;
     case 'w':
-        set_add(s, &k, '0', '9');
-        set_add(s, &k, 'A', 'Z');
-        set_add(s, &k, '_', '_');
-        set_add(s, &k, 'a', 'z');
+        set_add_fold(s, &k, '0', '9');
+        set_add_fold(s, &k, 'A', 'Z');
+        set_add_fold(s, &k, '_', '_');
+        set_add_fold(s, &k, 'a', 'z');
         break;
     case 's':
-        set_add(s, &k, '\t', '\n');
-        set_add(s, &k, '\f', '\r');
-        set_add(s, &k, ' ', ' ');
+        set_add_fold(s, &k, '\t', '\n');
+        set_add_fold(s, &k, '\f', '\r');
+        set_add_fold(s, &k, ' ', ' ');
         break;
     default: return false;
     }
     if (!(c & 32))
+        k = set_not(s, k);
+    for (int i = 0; i < k.n; i++)
+        set_add(s, t, k.r[i].lo, k.r[i].hi);
+    return true;
+}
+
+static void class_add(void *arg, int32_t lo, int32_t hi)
+{
+    class_arg *a = arg;
+    set_add_fold(a->s, a->t, lo, hi);
+}
+
+/* \pN, \p{Greek}, \P{..}, \p{^..} at s->p (behind the backslash) into t; false when there is none. */
+static bool unicode_class(parser *s, set *t)
+{
+    if ((*s->p | 32) != 'p')
+        return false;
+    bool not = *s->p == 'P';
+    const char *name = s->p + 1, *end = name;
+    if (name < s->end && *name == '{') {
+        name++;
+        end = memchr(name, '}', (size_t)(s->end - name));
+    } else if (name < s->end) {
+        int len;
+        (void)decode(name, (size_t)(s->end - name), &len);
+        end = name + len;
+    }
+    if (!end || name >= s->end) {
+        bad(s, "invalid character class range");
+        return true;
+    }
+    s->p = end + (name[-1] == '{');
+    if (name < end && *name == '^') {
+        not = !not;
+        name++;
+    }
+    set k = {0};
+    class_arg a = {s, &k};
+    if (!trn_unicode_class(name, (size_t)(end - name), class_add, &a))
+        bad(s, "invalid character class range");
+    if (not)
         k = set_not(s, k);
     for (int i = 0; i < k.n; i++)
         set_add(s, t, k.r[i].lo, k.r[i].hi);
@@ -281,6 +344,11 @@ static node *bracket(parser *s)
                 return bad(s, "trailing \\");
             if (perl_class(s, &t, *s->p)) {
                 s->p++;
+                continue;
+            }
+            if (unicode_class(s, &t)) {
+                if (s->err)
+                    return mk(s, N_EMPTY);
                 continue;
             }
             lo = escaped(s);
@@ -422,10 +490,10 @@ static node *atom(parser *s)
     case 'b': s->p++; return assertion(s, A_WORD);
     case 'B': s->p++; return assertion(s, A_NOT_WORD);
     case 'C': s->p++; return mk(s, N_BYTE);
-    case 'p':
-    case 'P': return bad(s, "Unicode classes (\\p) are not supported");
     default: break;
     }
+    if (unicode_class(s, &t))
+        return from_set(s, t);
     if (perl_class(s, &t, *s->p)) {
         s->p++;
         return from_set(s, t);
@@ -744,9 +812,16 @@ static void follow(machine *m, threads *t, int pc, size_t at, int64_t *cap)
 
 static bool in_set(const inst *i, int32_t c)
 {
-    for (int q = 0; q < i->n_set; q++)
-        if (c >= i->set[q].lo && c <= i->set[q].hi)
+    int lo = 0, hi = i->n_set;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (c > i->set[mid].hi)
+            lo = mid + 1;
+        else if (c < i->set[mid].lo)
+            hi = mid;
+        else
             return true;
+    }
     return false;
 }
 

@@ -1,5 +1,6 @@
 /* Regular expressions with RE2's syntax and leftmost-first matching, in time linear in the text: a pattern comes from a peer, so nothing that
- * backtracks will do. Text is UTF-8; a byte that is not matches only \C. Not taken: \p{..} classes, and case folding beyond ASCII. */
+ * backtracks will do. Text is UTF-8; a byte that is not matches only \C. Classes (\p{..}) and cases are those of
+ * Unicode 15. */
 #ifndef TRN_OPS_REGEX_H
 #define TRN_OPS_REGEX_H
 

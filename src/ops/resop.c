@@ -121,6 +121,27 @@ trn_err trn_resop(void *out, trn_kctx *k, const trn_restype *type, const char *t
     return err;
 }
 
+trn_err trn_k_handle(trn_kctx *k, const char *type_name)
+{
+    const char *container, *name;
+    trn_res_name(k->node, &container, &name);
+    TRN_TRY(check_names(container, trn_attr_str(k->node, "shared_name")));
+    trn_tensor *t;
+    TRN_TRY(trn_res_handle(&t, k->node, container, name, type_name, TRN_INVALID, NULL));
+    trn_out_set(k, 0, t);
+    return TRN_OK;
+}
+
+trn_err trn_k_resource_or_make(void *out, trn_kctx *k, int i, const trn_restype *type, trn_err (*make)(trn_resource **out, void *name))
+{
+    trn_err err = trn_k_resource(out, k, i, type);
+    if (trn_err_code(err) != TRN_NOT_FOUND)
+        return err;
+    trn_err_free(err);
+    const trn_handle *h = TRN_DATA(trn_in(k, i), trn_handle *)[0]; /* not there: so the handle is good, and says where it would be */
+    return trn_resmgr_get_or_make(out, trn_k_resmgr(k), h->container, h->name, type, make, h->name);
+}
+
 trn_err trn_sh_handle(trn_shctx *s)
 {
     s->out[0] = trn_dtype_is_ref(s->node->out_types[0]) ? trn_shape_vector(2) : trn_shape_scalar();

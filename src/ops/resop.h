@@ -17,6 +17,11 @@ const char *trn_resop_name(const trn_kctx *k);
 trn_err trn_resop(void *out, trn_kctx *k, const trn_restype *type, const char *type_name,
                   trn_err (*make)(trn_resource **out, void *arg), void *arg) TRN_MUST_USE;
 
+/* Ops that only name a resource, which the first user makes (mutexes, summary writers). Output 0: a handle to the node's container and name. */
+trn_err trn_k_handle(trn_kctx *k, const char *type_name) TRN_MUST_USE;
+/* What input i names, made when it is not there; `make` gets the name. */
+trn_err trn_k_resource_or_make(void *out, trn_kctx *k, int i, const trn_restype *type, trn_err (*make)(trn_resource **out, void *name)) TRN_MUST_USE;
+
 /* Shape rules: a handle op's output (scalar handle or the two strings); ops without outputs. */
 trn_err trn_sh_handle(trn_shctx *s);
 trn_err trn_sh_none(trn_shctx *s);

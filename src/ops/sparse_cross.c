@@ -188,6 +188,12 @@ static trn_err joined(trn_str *out, const cross *x)
     return err;
 }
 
+static void next_cross(const cross *x)
+{
+    for (int i = x->n - 1; i >= 0 && ++x->at[i] == x->c[i].count; i--) /* the last column turns fastest */
+        x->at[i] = 0;
+}
+
 static trn_err cross_row(const cross *x, int64_t count, int64_t *ix, trn_tensor *values, int64_t to)
 {
     memset(x->at, 0, (size_t)x->n * sizeof *x->at);
@@ -198,8 +204,7 @@ static trn_err cross_row(const cross *x, int64_t count, int64_t *ix, trn_tensor 
             TRN_TRY(joined(&TRN_DATA_MUT(values, trn_str)[to], x));
         else
             TRN_DATA_MUT(values, int64_t)[to] = hashed(x);
-        for (int i = x->n - 1; i >= 0 && ++x->at[i] == x->c[i].count; i--) /* the last column turns fastest */
-            x->at[i] = 0;
+        next_cross(x);
     }
     return TRN_OK;
 }
@@ -271,6 +276,145 @@ static trn_err sparse_cross_hashed(trn_kctx *k)
                           .key = {(uint64_t)TRN_DATA(salt, int64_t)[0], (uint64_t)TRN_DATA(salt, int64_t)[1]}});
 }
 
+/* ---- RaggedCross --------------------------------------------------------------------------------------------------------- */
+
+/* Columns in the order that input_order says: rows of a ragged tensor (first from its splits), of a sparse or of a dense one. */
+typedef struct ragged_column {
+    column c;
+    const trn_tensor *splits; /* NULL: not ragged */
+    int64_t width;            /* of a row of indices */
+} ragged_column;
+
+static trn_err ragged_in(ragged_column *out, const trn_tensor *v, const trn_tensor *splits)
+{
+    TRN_CHECK_ARG(v->shape.rank == 1 && splits->shape.rank == 1, "tf.ragged.cross only supports inputs with rank=2.");
+    TRN_CHECK_ARG(splits->count > 0, "Invalid RaggedTensor: Ragged splits must be non-empty.");
+    TRN_CHECK_ARG(trn_int_at(splits, 0) == 0, "Invalid RaggedTensor: Ragged splits must start from 0.");
+    TRN_CHECK_ARG(trn_int_at(splits, splits->count - 1) == v->count, "Invalid RaggedTensor: Ragged splits must end with the number of values.");
+    for (int64_t i = 1; i < splits->count; i++)
+        TRN_CHECK_ARG(trn_int_at(splits, i - 1) <= trn_int_at(splits, i), "Invalid RaggedTensor: Ragged splits must be sorted in ascending order.");
+    *out = (ragged_column){.c.v = v, .splits = splits};
+    return TRN_OK;
+}
+
+static trn_err same_batch(int64_t *batch, int64_t n)
+{
+    TRN_CHECK_ARG(*batch < 0 || *batch == n, "inputs must all have the same batch dimension size.");
+    *batch = n;
+    return TRN_OK;
+}
+
+static trn_err ragged_columns(ragged_column *out, int64_t *batch, const trn_kctx *k)
+{
+    int nv, ns, ni, nsv, nsh, nd, at[3] = {0};
+    int rv = trn_in_arg(k, "ragged_values", &nv), rs = trn_in_arg(k, "ragged_row_splits", &ns), si = trn_in_arg(k, "sparse_indices", &ni),
+        sv = trn_in_arg(k, "sparse_values", &nsv), sh = trn_in_arg(k, "sparse_shape", &nsh), d = trn_in_arg(k, "dense_inputs", &nd);
+    const trn_attr *order = trn_node_attr(k->node, "input_order");
+    TRN_CHECK_ARG(nv == ns, "ragged values and splits must have the same length");
+    TRN_CHECK_ARG(ni == nsv && ni == nsh, "sparse indices and values must have the same length");
+    TRN_CHECK_ARG((size_t)nv + (size_t)ni + (size_t)nd == order->v.s.n, "Invalid length for input_order");
+    *batch = -1;
+    for (size_t i = 0; i < order->v.s.n; i++) {
+        char c = order->v.s.p[i];
+        TRN_CHECK_ARG(c == 'R' || c == 'S' || c == 'D', "Unexpected input_order value.");
+        int j = at[c == 'R' ? 0 : c == 'S' ? 1 : 2]++;
+        TRN_CHECK_ARG(j < (c == 'R' ? nv : c == 'S' ? ni : nd), "input_order \"%s\" asks for more tensors of kind %c than there are", order->v.s.p, c);
+        if (c == 'R') {
+            TRN_TRY(ragged_in(&out[i], trn_in(k, rv + j), trn_in(k, rs + j)));
+            TRN_TRY(same_batch(batch, out[i].splits->count - 1));
+        } else if (c == 'S') {
+            const trn_tensor *ix = trn_in(k, si + j), *v = trn_in(k, sv + j), *s = trn_in(k, sh + j);
+            TRN_CHECK_ARG(ix->shape.rank == 2 && v->shape.rank == 1 && s->shape.rank == 1 && ix->shape.dim[1] > 0 && ix->shape.dim[0] == v->count, "Invalid SparseTensor %d", j);
+            TRN_CHECK_ARG(s->count == 2, "tf.ragged.cross only supports inputs with rank=2.");
+            TRN_CHECK_ARG(TRN_DATA(s, int64_t)[0] >= 0, "Invalid SparseTensor %d", j);
+            TRN_TRY(same_batch(batch, TRN_DATA(s, int64_t)[0]));
+            out[i] = (ragged_column){.c = {.v = v, .ix = ix->data, .n = v->count}, .width = ix->shape.dim[1]};
+        } else {
+            const trn_tensor *v = trn_in(k, d + j);
+            TRN_CHECK_ARG(v->shape.rank == 2, "tf.ragged.cross only supports inputs with rank=2.");
+            TRN_TRY(same_batch(batch, v->shape.dim[0]));
+            out[i] = (ragged_column){.c.v = v};
+        }
+    }
+    *batch = TRN_MAX(*batch, 0);
+    return TRN_OK;
+}
+
+static void to_row(cross *x, ragged_column *r, int64_t row)
+{
+    for (int i = 0; i < x->n; i++) {
+        column *c = &r[i].c;
+        if (r[i].splits) {
+            c->first = trn_int_at(r[i].splits, row);
+            c->count = trn_int_at(r[i].splits, row + 1) - c->first;
+        } else if (r[i].width) {
+            c->first = c->next = row ? c->next : 0;
+            while (c->next < c->n && c->ix[c->next * r[i].width] <= row)
+                c->next++;
+            c->count = c->next - c->first;
+        } else {
+            c->count = c->v->shape.dim[1];
+            c->first = row * c->count;
+        }
+        x->c[i] = *c;
+    }
+}
+
+static trn_err ragged_cross_all(trn_kctx *k, cross *x, ragged_column *r)
+{
+    int64_t batch, total = 0, n, at = 0;
+    trn_dtype st = k->node->out_types[1];
+    trn_tensor *splits, *values;
+    TRN_TRY(ragged_columns(r, &batch, k));
+    TRN_CHECK_ARG(batch < INT64_MAX, "the batch size is %lld", (long long)batch);
+    trn_shape s = trn_shape_vector(batch + 1);
+    TRN_TRY(trn_out_new(&splits, k, 1, st, &s));
+    trn_int_put(splits, 0, 0);
+    for (int64_t row = 0; row < batch; row++) {
+        to_row(x, r, row);
+        TRN_TRY(row_count(&n, x));
+        TRN_CHECK_ARG(!__builtin_add_overflow(total, n, &total) && (st == TRN_INT64 || total <= INT32_MAX), "there are too many crosses");
+        trn_int_put(splits, row + 1, total);
+    }
+    s = trn_shape_vector(total);
+    TRN_TRY(trn_out_new(&values, k, 0, k->node->out_types[0], &s));
+    for (int64_t row = 0; row < batch; row++) {
+        to_row(x, r, row);
+        memset(x->at, 0, (size_t)x->n * sizeof *x->at);
+        for (; at < trn_int_at(splits, row + 1); at++) {
+            if (x->how == JOIN)
+                TRN_TRY(joined(&TRN_DATA_MUT(values, trn_str)[at], x));
+            else
+                TRN_DATA_MUT(values, int64_t)[at] = hashed(x);
+            next_cross(x);
+        }
+    }
+    return TRN_OK;
+}
+
+static trn_err ragged_cross(trn_kctx *k)
+{
+    cross x = {.how = k->node->out_types[0] == TRN_INT64 ? HASH : JOIN, .sep = "_X_", .n_sep = 3, .buckets = (uint64_t)trn_attr_int(k->node, "num_buckets"),
+               .key = {(uint64_t)trn_attr_int(k->node, "hash_key")}};
+    size_t n = trn_node_attr(k->node, "input_order")->v.s.n;
+    TRN_CHECK_ARG(n <= (size_t)k->n_in, "Invalid length for input_order");
+    x.n = (int)n;
+    ragged_column *r = trn_xalloc((n + 1) * sizeof *r);
+    x.c = trn_xalloc((n + 1) * sizeof *x.c);
+    x.at = trn_xalloc((n + 1) * sizeof *x.at);
+    trn_err err = ragged_cross_all(k, &x, r);
+    free(r);
+    free(x.c);
+    free(x.at);
+    return err;
+}
+
+static trn_err sh_ragged_cross(trn_shctx *s)
+{
+    s->out[0] = s->out[1] = trn_shape_vector(-1);
+    return TRN_OK;
+}
+
 #define COLUMNS "indices:N*i64, values:sparse_types, shapes:N*i64, dense_inputs:dense_types"
 #define TYPES "sparse_types:list(i64|str)>=0, dense_types:list(i64|str)>=0"
 
@@ -286,5 +430,11 @@ const trn_op trn_ops_sparse_cross[] = {
      COLUMNS ", num_buckets:i64, strong_hash:bool, salt:i64 -> output_indices:i64, output_values:i64, "
              "output_shape:i64; N:int>=0, " TYPES,
      trn_sh_unknown, sparse_cross_hashed, 0},
+    {"RaggedCross",
+     "ragged_values:ragged_values_types, ragged_row_splits:ragged_splits_types, sparse_indices:Nsparse*i64, sparse_values:sparse_values_types, sparse_shape:Nsparse*i64, "
+     "dense_inputs:dense_types -> output_values:out_values_type, output_row_splits:out_row_splits_type; Nsparse:int>=0, input_order:string, hashed_output:bool, "
+     "num_buckets:int>=0, hash_key:int, ragged_values_types:list(i64|str)>=0, ragged_splits_types:list(i32|i64)>=0, sparse_values_types:list(i64|str)>=0, "
+     "dense_types:list(i64|str)>=0, out_values_type:i64|str, out_row_splits_type:i32|i64",
+     sh_ragged_cross, ragged_cross, 0},
     {0},
 };

@@ -5,20 +5,19 @@
 
 #include "ckpt/media.h"
 #include "ops/kern.h"
+#include "ops/summary.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
 #include "tensor/tensor_pb.h"
 
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_IMAGE = 4, VALUE_HISTO = 5, VALUE_AUDIO = 6, VALUE_NODE = 7, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
 
-#define SUMMARY_MAX ((size_t)INT32_MAX) /* bytes of one message */
-
 /* The scalar output; frees the bytes. */
 static trn_err put_summary(trn_kctx *k, trn_sb *s)
 {
     trn_tensor *y;
     trn_shape sh = trn_shape_scalar();
-    trn_err e = s->n > SUMMARY_MAX ? trn_errorf(TRN_INVALID_ARGUMENT, "the summary has more than 2 GiB") : trn_out_new(&y, k, 0, TRN_STRING, &sh);
+    trn_err e = s->n > TRN_SUMMARY_MAX ? trn_errorf(TRN_INVALID_ARGUMENT, "the summary has more than 2 GiB") : trn_out_new(&y, k, 0, TRN_STRING, &sh);
     if (!e)
         e = trn_tensor_str_put(y, 0, s->p, s->n);
     trn_sb_fini(s);
@@ -40,6 +39,7 @@ static double as_double(const trn_tensor *t, int64_t i)
     case TRN_HALF:
     case TRN_BFLOAT16: trn_widen(&f, TRN_DATA(t, uint16_t) + i, t->dtype, 1); return f;
     case TRN_UINT64: return (double)TRN_DATA(t, uint64_t)[i];
+    case TRN_BOOL: return TRN_DATA(t, bool)[i];
     default: return (double)trn_int_at(t, i);
     }
 }
@@ -61,6 +61,33 @@ static uint32_t float_bits(float f)
     return u;
 }
 
+void trn_summary__scalar(trn_sb *out, const trn_str *tag, const trn_tensor *x, int64_t i)
+{
+    trn_pbw_head(out, SUMMARY_VALUE, (tag->len ? trn_pbw_bytes_size(VALUE_TAG, tag->len) : 0) + 5);
+    add_tag(out, VALUE_TAG, tag);
+    trn_pbw_fixed32(out, VALUE_SIMPLE, float_bits(as_float(x, i)));
+    trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, i)); /* for the status page */
+}
+
+/* Whether a SummaryMetadata names the plugin "scalars" (plugin_data.plugin_name). */
+static bool is_scalar(const trn_str *meta)
+{
+    trn_pbr r = trn_pbr_init(trn_str_p(meta), meta->len);
+    while (trn_pbr_next(&r)) {
+        trn_pbr p = trn_pbr_init(r.b, r.field == 1 && r.type == TRN_PB_BYTES ? r.n : 0);
+        while (trn_pbr_next(&p))
+            if (p.field == 1 && p.type == TRN_PB_BYTES && p.n == 7 && memcmp(p.b, "scalars", 7) == 0)
+                return true;
+    }
+    return false;
+}
+
+void trn_summary__note(const trn_str *tag, const trn_tensor *x, const trn_str *meta)
+{
+    if (x->count == 1 && (x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE) && is_scalar(meta))
+        trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, 0));
+}
+
 static trn_err scalar_summary(trn_kctx *k)
 {
     const trn_tensor *tags = trn_in(k, 0), *x = trn_in(k, 1);
@@ -68,37 +95,39 @@ static trn_err scalar_summary(trn_kctx *k)
     TRN_CHECK_ARG(trn_shape_eq(&tags->shape, &x->shape), "tags and values are not the same shape: %s and %s", trn_shape_text(a, &tags->shape),
                   trn_shape_text(b, &x->shape));
     trn_sb s = {0};
-    for (int64_t i = 0; i < x->count; i++) {
-        const trn_str *tag = &TRN_DATA(tags, trn_str)[i];
-        trn_pbw_head(&s, SUMMARY_VALUE, (tag->len ? trn_pbw_bytes_size(VALUE_TAG, tag->len) : 0) + 5);
-        add_tag(&s, VALUE_TAG, tag);
-        trn_pbw_fixed32(&s, VALUE_SIMPLE, float_bits(as_float(x, i)));
-        trn_scalar_note(trn_str_p(tag), tag->len, as_double(x, i)); /* for the status page */
-    }
+    for (int64_t i = 0; i < x->count; i++)
+        trn_summary__scalar(&s, &TRN_DATA(tags, trn_str)[i], x, i);
     return put_summary(k, &s);
 }
 
 /* ---- histograms ----------------------------------------------------------------------------------------------------- */
 
-static trn_err histogram_summary(trn_kctx *k)
+trn_err trn_summary__histogram(trn_sb *out, const trn_str *tag, const trn_tensor *x, const char *who)
 {
-    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1);
-    TRN_CHECK_ARG(trn_is_scalar(tag), "tags must be scalar");
     trn_histo histo;
     trn_histo_init(&histo);
     for (int64_t i = 0; i < x->count; i++) {
         double d = as_double(x, i);
-        TRN_CHECK_ARG(!isnan(d), "Nan in summary histogram for: %s", k->node->name);
-        TRN_CHECK_ARG(!isinf(d), "Infinity in summary histogram for: %s", k->node->name);
+        TRN_CHECK_ARG(!isnan(d), "Nan in summary histogram for: %s", who);
+        TRN_CHECK_ARG(!isinf(d), "Infinity in summary histogram for: %s", who);
         trn_histo_add(&histo, d);
     }
-    trn_sb h = {0}, v = {0}, s = {0};
+    trn_sb h = {0}, v = {0};
     trn_histo_put(&h, &histo);
-    add_tag(&v, VALUE_TAG, TRN_DATA(tag, trn_str));
+    add_tag(&v, VALUE_TAG, tag);
     trn_pbw_bytes(&v, VALUE_HISTO, h.p, h.n);
-    trn_pbw_bytes(&s, SUMMARY_VALUE, v.p, v.n);
+    trn_pbw_bytes(out, SUMMARY_VALUE, v.p, v.n);
     trn_sb_fini(&h);
     trn_sb_fini(&v);
+    return TRN_OK;
+}
+
+static trn_err histogram_summary(trn_kctx *k)
+{
+    const trn_tensor *tag = trn_in(k, 0);
+    TRN_CHECK_ARG(trn_is_scalar(tag), "tags must be scalar");
+    trn_sb s = {0};
+    TRN_TRY(trn_summary__histogram(&s, TRN_DATA(tag, trn_str), trn_in(k, 1), k->node->name));
     return put_summary(k, &s);
 }
 
@@ -159,7 +188,7 @@ static trn_err put_tensor(trn_kctx *k, const trn_tensor *x, trn_sb *head, trn_sb
     }
     size_t n = protobuf_c_message_get_packed_size(&pb->base);
     size_t value = head->n + trn_pbw_bytes_size(VALUE_TENSOR, n) + tail->n, total = trn_pbw_bytes_size(SUMMARY_VALUE, value);
-    if (total > SUMMARY_MAX) {
+    if (total > TRN_SUMMARY_MAX) {
         e = trn_errorf(TRN_INVALID_ARGUMENT, "the summary has more than 2 GiB");
         goto end;
     }

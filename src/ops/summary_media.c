@@ -5,6 +5,7 @@
 #include "ckpt/media.h"
 #include "ops/audio.h"
 #include "ops/kern.h"
+#include "ops/summary.h"
 #include "proto/pbw.h"
 
 #define STR(t) TRN_DATA(t, trn_str)
@@ -16,12 +17,13 @@ static void put_value(trn_sb *summary, trn_sb *v)
     v->n = 0;
 }
 
-/* The scalar output; frees the bytes. */
-static trn_err out_scalar(trn_kctx *k, trn_sb *b)
+/* The scalar output, unless there is an error; frees the bytes. */
+static trn_err out_scalar(trn_kctx *k, trn_sb *b, TRN_OWN trn_err e)
 {
     trn_shape s = trn_shape_scalar();
     trn_tensor *y;
-    trn_err e = trn_out_new(&y, k, 0, TRN_STRING, &s);
+    if (!e)
+        e = trn_out_new(&y, k, 0, TRN_STRING, &s);
     if (!e)
         e = trn_str_set(TRN_DATA_MUT(y, trn_str), b->p ? b->p : "", b->n);
     trn_sb_fini(b);
@@ -53,16 +55,15 @@ static void normalise(uint8_t *out, const trn_tensor *x, int64_t first, int64_t 
             hi = v > hi ? v : hi;
         }
     }
-    double m = lo < 0 ? (fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi)) : hi;
-    double scale = m < 1e-6 ? 0 : (lo < 0 ? 127.0 : 255.0) / m, offset = lo < 0 ? 128 : 0;
+    double m = lo < 0 ? (fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi)) : hi, offset = lo < 0 ? 128 : 0;
     bool wide = x->dtype == TRN_DOUBLE; /* else in float, which is what decides how 0.999… is cut */
-    float fscale = m < 1e-6 ? 0 : (lo < 0 ? 127.0f : 255.0f) / (float)m;
+    float scale = (float)m < 1e-6f ? 0 : (lo < 0 ? 127.0f : 255.0f) / (float)m;
     for (int64_t i = 0; i < pixels; i++) {
         bool ok = true;
         for (int64_t q = 0; q < c; q++)
             ok = ok && isfinite(number(x, first + i * c + q));
         for (int64_t q = 0; q < c; q++) {
-            double p = ok ? number(x, first + i * c + q) : 0, v = wide ? p * scale + offset : (double)((float)p * fscale + (float)offset);
+            double p = ok ? number(x, first + i * c + q) : 0, v = wide ? p * (double)scale + offset : (double)((float)p * scale + (float)offset);
             out[i * c + q] = !ok ? bad[q] : v <= 0 ? 0 : v >= 255 ? 255 : (uint8_t)v;
         }
     }
@@ -80,17 +81,15 @@ static void tag_of(trn_sb *v, const trn_str *base, const char *what, int64_t i, 
     trn_sb_fini(&t);
 }
 
-static trn_err k_image_summary(trn_kctx *k)
+trn_err trn_summary__image(trn_sb *out, const trn_str *tag, const trn_tensor *x, int64_t max, const trn_tensor *bad)
 {
-    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1), *bad = trn_attr_tensor(k->node, "bad_color");
     char t[TRN_SHAPE_TEXT];
-    int64_t max = trn_attr_int(k->node, "max_images"), *d = (int64_t *)x->shape.dim;
-    TRN_CHECK_ARG(trn_is_scalar(tag), "Tags must be a scalar");
+    const int64_t *d = x->shape.dim;
     TRN_CHECK_ARG(x->shape.rank == 4 && (d[3] == 1 || d[3] == 3 || d[3] == 4), "Tensor must be 4-D with last dim 1, 3, or 4, not %s", trn_shape_text(t, &x->shape));
     TRN_CHECK_ARG(d[1] < 1 << 24 && d[2] < 1 << 24 && d[1] * d[2] * d[3] < INT64_C(1) << 30, "Tensor too large for summary %s", trn_shape_text(t, &x->shape));
-    TRN_CHECK_ARG(bad && bad->dtype == TRN_UINT8 && trn_is_vector(bad) && bad->count >= d[3], "bad_color must be a uint8 vector with as many elements as channels");
+    TRN_CHECK_ARG(x->dtype == TRN_UINT8 || bad->count >= d[3], "bad_color has %lld elements for %lld channels", (long long)bad->count, (long long)d[3]);
     int64_t pixels = d[1] * d[2], size = pixels * d[3];
-    trn_sb out = {0}, v = {0}, img = {0}, png = {0};
+    trn_sb v = {0}, img = {0}, png = {0};
     uint8_t *bytes = malloc((size_t)size + 1);
     trn_err e = bytes ? TRN_OK : trn_err_oom();
     for (int64_t i = 0; i < TRN_MIN(max, d[0]) && !e; i++) {
@@ -106,34 +105,37 @@ static trn_err k_image_summary(trn_kctx *k)
         trn_pbw_varint(&img, 2, (uint64_t)d[2]);
         trn_pbw_varint(&img, 3, (uint64_t)d[3]);
         trn_pbw_bytes(&img, 4, png.p, png.n);
-        tag_of(&v, STR(tag), "image", i, max);
+        tag_of(&v, tag, "image", i, max);
         trn_pbw_bytes(&v, 4, img.p, img.n);
-        put_value(&out, &v);
+        put_value(out, &v);
     }
     free(bytes);
     trn_sb_fini(&v);
     trn_sb_fini(&img);
     trn_sb_fini(&png);
-    if (e) {
-        trn_sb_fini(&out);
-        return e;
-    }
-    return out_scalar(k, &out);
+    return e;
+}
+
+static trn_err k_image_summary(trn_kctx *k)
+{
+    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1), *bad = trn_attr_tensor(k->node, "bad_color");
+    TRN_CHECK_ARG(trn_is_scalar(tag), "Tags must be a scalar");
+    TRN_CHECK_ARG(bad && bad->dtype == TRN_UINT8 && trn_is_vector(bad) && (x->shape.rank != 4 || bad->count >= x->shape.dim[3]),
+                  "bad_color must be a uint8 vector with as many elements as channels");
+    trn_sb out = {0};
+    return out_scalar(k, &out, trn_summary__image(&out, STR(tag), x, trn_attr_int(k->node, "max_images"), bad));
 }
 
 /* ---- sound -------------------------------------------------------------------------------------------------------------------------------------- */
 
-static trn_err audio(trn_kctx *k, float rate)
+trn_err trn_summary__audio(trn_sb *out, const trn_str *tag, const trn_tensor *x, int64_t max, float rate)
 {
-    const trn_tensor *tag = trn_in(k, 0), *x = trn_in(k, 1);
-    int64_t max = trn_attr_int(k->node, "max_outputs");
     char t[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(trn_is_scalar(tag), "Tag must be a scalar");
     TRN_CHECK_ARG(x->shape.rank == 2 || x->shape.rank == 3, "Tensor must be 3-D or 2-D, got: %s", trn_shape_text(t, &x->shape));
     TRN_CHECK_ARG(rate > 0 && rate < 4e9f, "sample_rate must be > 0");
     int64_t frames = x->shape.dim[1], ch = x->shape.rank == 2 ? 1 : x->shape.dim[2], hz = lrintf(rate);
     TRN_CHECK_ARG(ch > 0 && ch < 65536 && frames * ch < INT64_C(1) << 30, "%lld frames of %lld channels do not fit a WAV file", (long long)frames, (long long)ch);
-    trn_sb out = {0}, v = {0}, au = {0}, wav = {0};
+    trn_sb v = {0}, au = {0}, wav = {0};
     for (int64_t i = 0; i < TRN_MIN(max, x->shape.dim[0]); i++) {
         int64_t n = frames * ch;
         wav.n = au.n = 0;
@@ -145,15 +147,24 @@ static trn_err audio(trn_kctx *k, float rate)
         trn_pbw_varint(&au, 3, (uint64_t)frames);
         trn_pbw_bytes(&au, 4, wav.p, wav.n);
         trn_pbw_bytes(&au, 5, "audio/wav", 9);
-        tag_of(&v, STR(tag), "audio", i, max);
+        tag_of(&v, tag, "audio", i, max);
         trn_pbw_bytes(&v, 6, au.p, au.n);
-        put_value(&out, &v);
+        put_value(out, &v);
     }
     trn_sb_fini(&v);
     trn_sb_fini(&au);
     trn_sb_fini(&wav);
-    return out_scalar(k, &out);
+    return TRN_OK;
 }
+
+static trn_err audio(trn_kctx *k, float rate)
+{
+    const trn_tensor *tag = trn_in(k, 0);
+    TRN_CHECK_ARG(trn_is_scalar(tag), "Tag must be a scalar");
+    trn_sb out = {0};
+    return out_scalar(k, &out, trn_summary__audio(&out, STR(tag), trn_in(k, 1), trn_attr_int(k->node, "max_outputs"), rate));
+}
+
 static trn_err k_audio_summary(trn_kctx *k) { return audio(k, trn_attr_float(k->node, "sample_rate")); }
 static trn_err k_audio_summary_v2(trn_kctx *k)
 {

@@ -24,16 +24,6 @@
 
 /* ---- paths --------------------------------------------------------------------------------------------------------- */
 
-trn_err trn_train__mkdirs(const char *dir)
-{
-    if (trn_path_exists(dir))
-        return TRN_OK;
-    char *up = trn_path_dir(dir);
-    trn_err err = strcmp(up, dir) == 0 ? TRN_OK : trn_train__mkdirs(up);
-    free(up);
-    return err ? err : trn_path_mkdir(dir);
-}
-
 char *trn_train__absolute(const char *path)
 {
     path = trn_local_path(path);

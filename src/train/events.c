@@ -171,7 +171,7 @@ trn_err trn_event_writer_open(trn_event_writer **out, const char *dir, const trn
     gethostname(host, sizeof host - 1);
     TRN_TRY(trn_check_scheme(dir));
     dir = trn_local_path(dir);
-    TRN_TRY(trn_train__mkdirs(dir));
+    TRN_TRY(trn_path_mkdirs(dir));
     trn_event_writer *w = trn_xalloc(sizeof *w);
     pthread_mutex_init(&w->mu, NULL);
     pthread_cond_init(&w->changed, NULL);

@@ -8,7 +8,6 @@
 
 /* ---- paths --------------------------------------------------------------------------------------------------------- */
 
-trn_err trn_train__mkdirs(const char *dir) TRN_MUST_USE; /* with all above it; fine when it exists */
 char *trn_train__absolute(const char *path);             /* tasks have other working directories than the program */
 trn_err trn_train__write_file(const char *path, const void *p, size_t n) TRN_MUST_USE; /* appears whole */
 trn_err trn_train__read_file(trn_sb *out, const char *path, size_t max) TRN_MUST_USE;

@@ -90,7 +90,7 @@ static void put_main_op(trn_sb *out, trn_builder *b, trn_out op)
 static trn_err write_variables(const trn_saver *saver, trn_session *session, const char *dir)
 {
     char *path = trn_xasprintf("%s/variables", dir), *full = trn_train__absolute(dir), *prefix = trn_xasprintf("%s/variables/variables", full);
-    trn_err err = trn_train__mkdirs(path);
+    trn_err err = trn_path_mkdirs(path);
     trn_tensor *name = NULL, *got;
     if (!err && !(name = trn_tensor_str(prefix, strlen(prefix))))
         err = trn_err_oom();

@@ -539,7 +539,7 @@ static void take_snapshot(job *j)
 static trn_err save_now(job *j)
 {
     trn_saver *s = j->s;
-    TRN_TRY(trn_train__mkdirs(j->dir));
+    TRN_TRY(trn_path_mkdirs(j->dir));
     if (!s->dir.dir || strcmp(s->dir.dir, j->dir) != 0) {
         trn_ckpt_dir__fini(&s->dir);
         trn_ckpt_dir__open(&s->dir, j->dir, s->state_file, j->base, s->start);

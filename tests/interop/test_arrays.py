@@ -350,3 +350,52 @@ def test_ragged_in_variants(target):
             wrong = back(encoded_ragged=to(rt_nested_splits=[one], rt_dense_values=v, batched_input=False), input_ragged_rank=1, output_ragged_rank=1, Tvalues=tf.bool, Tsplits=tf.as_dtype(st))
             both.same(target, wrong.output_dense_values)
     both.same(target, tf.shape(to(rt_nested_splits=[p(np.array([0, 3], np.int64), None)], rt_dense_values=[1.0], batched_input=True)))  # past the values
+
+
+def test_gradients_of_ragged_in_variants(target):
+    """By way of RaggedTensorToVariantGradient; rows that nobody asks for are zeros."""
+    p = tf1.placeholder_with_default
+    to, back, grad = tf.raw_ops.RaggedTensorToVariant, tf.raw_ops.RaggedTensorFromVariant, tf.raw_ops.RaggedTensorToVariantGradient
+    for st in (np.int32, np.int64):
+        for v in (np.arange(5, dtype=np.float32), np.arange(10, dtype=np.float64).reshape(5, 2)):
+            x, splits = p(v, None), p(np.array([0, 2, 2, 5], st), [4])
+            kw = dict(Tvalues=tf.as_dtype(v.dtype), Tsplits=tf.as_dtype(st))
+            for rows in (False, True):
+                e = to(rt_nested_splits=[splits], rt_dense_values=x, batched_input=rows)
+                y = back(encoded_ragged=e, input_ragged_rank=1 - int(rows), output_ragged_rank=1, **kw).output_dense_values
+                both.same(target, tf.gradients(y * y, x))
+            one = back(encoded_ragged=to(rt_nested_splits=[splits], rt_dense_values=x, batched_input=True)[2], input_ragged_rank=0, output_ragged_rank=0, **kw).output_dense_values
+            both.same(target, tf.gradients(one * one, x))
+            dense = to(rt_nested_splits=[], rt_dense_values=x, batched_input=True)
+            both.same(target, grad(encoded_ragged_grad=dense, row_splits=splits, dense_values_shape=p(np.array(v.shape, np.int32), None), Tvalues=kw["Tvalues"]))
+            whole = to(rt_nested_splits=[splits], rt_dense_values=x, batched_input=False)
+            both.same(target, grad(encoded_ragged_grad=whole, row_splits=splits, dense_values_shape=[1, 2], Tvalues=kw["Tvalues"]))
+    both.same(target, grad(encoded_ragged_grad=whole, row_splits=splits, dense_values_shape=p([-1], None), Tvalues=kw["Tvalues"]))
+    # TensorFlow writes past the end, or reads what is not there
+    none = to(rt_nested_splits=[], rt_dense_values=tf.zeros([3, 2]), batched_input=True)
+    for shape, dtype in (([7], tf.float32), ([3, 2], tf.bool)):
+        assert both.run(target, grad(encoded_ragged_grad=none, row_splits=splits, dense_values_shape=shape, Tvalues=dtype))[0].code == 3
+
+
+def test_composite_tensors_in_variants(target):
+    from tensorflow.python.ops import composite_tensor_ops as cto
+    ragged = tf.ragged.constant([[1.5, 2], [3], []])
+    sparse = tf.sparse.from_dense([[0, 0, 3], [1, 2, 0]])
+    for v in (ragged, sparse, tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 4]))):
+        e = cto.composite_tensor_to_variants(v)
+        both.same(target, tf.nest.flatten(cto.composite_tensor_from_variant(e, v._type_spec), expand_composites=True))
+        through = tf.io.parse_tensor(tf.io.serialize_tensor(e), tf.variant)
+        both.same(target, tf.nest.flatten(cto.composite_tensor_from_variant(through, v._type_spec), expand_composites=True))
+        both.same(target, tf.nest.flatten(cto.composite_tensor_from_variant(e, tf.RaggedTensorSpec([None, None, None], tf.int32)), expand_composites=True))
+        both.same(target, tf.nest.flatten(cto.composite_tensor_from_variant(e, tf.RaggedTensorSpec([None, None], tf.int32)), expand_composites=True))
+        both.same(target, tf.nest.flatten(cto.composite_tensor_from_variant(e, tf.SparseTensorSpec([None, None], tf.bool)), expand_composites=True))
+    x = ragged.values
+    e = cto.composite_tensor_to_variants(ragged)
+    both.same(target, tf.gradients(cto.composite_tensor_from_variant(e, ragged._type_spec).values * [1.0, 2.0, 3.0], x))
+    to, back = tf.raw_ops.CompositeTensorVariantFromComponents, tf.raw_ops.CompositeTensorVariantToComponents
+    none = to(components=[], metadata=b"")
+    both.same(target, [tf.shape(none), tf.shape(to(components=[1, "a"], metadata=b""))])
+    for bad in (to(components=[1], metadata=b"\x0a\x05a"), to(components=[1], metadata=b"junk")):
+        both.same(target, tf.shape(bad))
+    for bad in (none, tf.raw_ops.OptionalNone(), tf.raw_ops.TensorListReserve(element_shape=[1], num_elements=1, element_dtype=tf.int32)):
+        both.same(target, back(encoded=bad, metadata=b"", Tcomponents=[tf.int32])[0])

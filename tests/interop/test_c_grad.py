@@ -381,7 +381,9 @@ def ragged_variants():
         e = tf.raw_ops.RaggedTensorToVariant(rt_nested_splits=[rt.row_splits], rt_dense_values=rt.values, batched_input=rows)
         out.append(tf.raw_ops.RaggedTensorFromVariant(encoded_ragged=e, input_ragged_rank=0 if rows else 1, output_ragged_rank=1, Tvalues=tf.float32).output_dense_values)
     t, g = rt.to_tensor(d), tf.gather(rt, [2, 0, 2])
-    return [tf.reduce_sum(out[0] * tf.sin(out[1])) + tf.reduce_sum(tf.exp(t)) + tf.reduce_sum(tf.square(g.values)) + tf.reduce_sum(tf.cos(rt.to_sparse().values))], [a, d], None
+    c = tf.raw_ops.CompositeTensorVariantFromComponents(components=[tf.exp(a), rt.row_splits], metadata=b"")
+    out.append(tf.raw_ops.CompositeTensorVariantToComponents(encoded=c, metadata=b"", Tcomponents=[tf.float32, tf.int64])[0])
+    return [tf.reduce_sum(out[0] * tf.sin(out[1]) * out[2]) + tf.reduce_sum(tf.exp(t)) + tf.reduce_sum(tf.square(g.values)) + tf.reduce_sum(tf.cos(rt.to_sparse().values))], [a, d], None
 
 
 @model

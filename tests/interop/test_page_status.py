@@ -70,6 +70,20 @@ def test_a_running_job(cluster, ps_kind):
             assert any(p["peer"] == "worker/0" and p["out_bytes"] > 4000 for p in peers)
 
 
+def test_scalars_of_a_summary_writer(cluster, tmp_path):
+    """tf.summary.scalar (TensorBoard's, which is not needed here) writes a tensor with metadata that says that it is one."""
+    w0 = cluster(ps=0, workers=1).task("worker", 0)
+    meta = tf1.SummaryMetadata(plugin_data=tf1.SummaryMetadata.PluginData(plugin_name="scalars"))
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    with writer.as_default(step=1):
+        ops = [tf.summary.write("acc", 0.75, metadata=meta), tf.summary.write("no_scalar", 1.0)]
+    with tf1.Session(w0.target) as s:
+        s.run(writer.init())
+        s.run([ops, writer.flush()])
+        d = ask(w0, lambda d: d["task"]["scalars"])
+        assert [(x["tag"], x["last"]) for x in d["task"]["scalars"]] == [("acc", 0.75)]
+
+
 def test_who_waits_for_whom(cluster):
     c = cluster(ps=1, workers=1)
     with tf1.device("/job:ps/task:0"):

@@ -17,12 +17,45 @@ TEXTS = [
 ]
 
 
+CLASSES = ["L", "Ll", "Lu", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp",
+           "C", "Cc", "Cf", "Co", "Cs", "Any", "Greek", "Latin", "Cyrillic", "Han", "Hiragana", "Old_Italic", "Nko", "SignWriting", "Common", "Inherited", "Arabic", "Kawi", "Nag_Mundari"]
+
+
+def cases_regex_unicode(rng, quick):
+    """Classes of characters: all of them (in pieces), in brackets, negated, with mistakes in their names."""
+    every = [chr(c).encode("utf-8", "surrogatepass") for c in range(0, 0x110000, 97 if quick else 5)]
+    every += [chr(c).encode() for c in range(0x3000)] + [b"\xff", b"\xc3", b"ab", b""]
+    texts = s(every)
+    words = s(["", "a", "A", "é", "É", "ǅ", "ab1", "αβγ", "Привет", "日本", "_", "٣", "a\u0301", " ", "\u2028", "$€", "x = y + 1", "ﬁ", b"\xff", "\U0001f600"])
+    for c in CLASSES:
+        yield C("StaticRegexFullMatch", [texts], pattern=r"\p{%s}" % c)
+        yield C("StaticRegexReplace", [words], pattern=r"\P{%s}" % c, rewrite="-")
+    for p in (r"\pL", r"\PL", r"\pN+", r"\p{^L}", r"\P{^L}", r"[\p{Lu}\p{Nd}_]+", r"[^\pL\s]+", r"[\PL\d]", r"[\p{^Greek}]+", r"(?i)\p{Greek}+", r"\p{L}{2,}", r"(\pL)(\pM*)", r"\pLl", r"\p", r"\p{", r"\p{}", r"\p{L",
+              r"\p{Xx}", r"\p{greek}", r"\p{Cn}", r"\p{Unknown}", r"\p{Zzzz}", r"\p{lu}", r"\pX", r"\p^L", r"\p{^}", r"\P", r"[\p", r"[\p{Greek]", r"[\pX]", r"\pé", r"[a-\pL]", r"\Q\pL\E", r"\p{Any}*",
+              r"\p{Grek}", r"\p{L}" * 100):
+        yield C("StaticRegexFullMatch", [words], pattern=p)
+        yield C("StaticRegexReplace", [words], pattern=p, rewrite="<\\0>")
+    yield C("StaticRegexFullMatch", [words], pattern=r"\pL" * 20000, code=3)
+    yield C("StaticRegexFullMatch", [words], pattern="[" + r"\pL" * 20000 + "]", code=3)
+
+
+def cases_regex_fold(rng, quick):
+    """Case does not matter: all characters against each other, in pieces; ranges and classes."""
+    cased = [c for c in range(0x20000) if not 0xd800 <= c < 0xe000 and (chr(c).lower() != chr(c) or chr(c).upper() != chr(c) or chr(c).casefold() != chr(c))]
+    texts = s([chr(c) for c in cased] + ["", "ab", "K", "ß", "ẞ", "SS", "ſ", "İ", "i", "ı", "I"])
+    for i in range(0, len(cased), 400 if quick else 7):
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)" + chr(cased[i]))
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)[" + "".join(chr(c) for c in cased[i:i + 40:3]) + "]")
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)[^%s-%s]" % (chr(cased[i]), chr(cased[min(i + 50, len(cased) - 1)])))
+    for p in (r"\w", r"\W", r"[\w]", r"[^\w]", r"\s", r"\d", r"\p{Lu}", r"\p{Ll}", r"\P{Lu}", r"\p{Greek}", r"\pN", r"[[:alpha:]]", r"[[:^alpha:]]", "[a-z]", "[^a-z]", "k", "s", "ß", "[À-ö]", "σ", "[α-ω]", "\\x{1c4}", "i", "İ", "ﬁ"):
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)" + p)
+        yield C("StaticRegexFullMatch", [texts], pattern="(?i)x|(?-i:%s)" % p)
+    yield C("StaticRegexReplace", [s(["ΑΣ ας ασ ΑΣ", "straße STRASSE", "ПРИВЕТ привет Привет"])], pattern="(?i)ασ|strasse|привет", rewrite="<\\0>")
+
+
 def cases_regex_more(rng, quick):
     texts = s(TEXTS)
     for p in PATTERNS:
-        if p == r"\pN":  # ours are without Unicode classes
-            yield C("StaticRegexFullMatch", [texts], pattern=p, code=3)
-            continue
         yield C("StaticRegexFullMatch", [texts], pattern=p)
         yield C("RegexFullMatch", [texts, s(p)])
         for rewrite in ("", "<\\0>", "[\\1]", "\\\\", "x\\q", "\\", "\\9"):

@@ -26,9 +26,6 @@ def cases_regex(rng, quick):
                 b"(((((a)))))bc", b"$", b"^", b"^$", b"\\pN"]
     bad = [b"(", b")", b"[", b"[a", b"*", b"a**", b"a{3,2}", b"a{1001}", b"\\", b"(?P<n", b"(?z)a", b"[z-a]", b"\\1", b"[[:foo:]]", b"(?", b"\\8", b"a++", b"(?=a)", b"[a-\\d]"]
     for p in patterns + bad:
-        if p == b"\\pN":
-            yield C("StaticRegexFullMatch", [s(TEXTS)], pattern=p, code=3)
-            continue
         yield C("StaticRegexFullMatch", [s(TEXTS)], pattern=p)
         yield C("RegexFullMatch", [s(TEXTS), s(p)])
         for w in (b"", b"<\\0>", b"\\1", b"[\\2\\1]", b"x\\\\y", b"bad\\"):

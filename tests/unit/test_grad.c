@@ -487,7 +487,7 @@ static trn_out square_root(model *m)
 /* In variants and out again: maps, optionals, ragged tensors. */
 static trn_out variants(model *m)
 {
-    trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0), v = input(m, 1, 5, 0), parts[8];
+    trn_out x = input(m, 2, 3, 2), y = input(m, 1, 2, 0), v = input(m, 1, 5, 0), parts[9];
     trn_out k1 = trn_const_i32(m->b, 1), k2 = trn_const_i32(m->b, 2), k3 = trn_const_i32(m->b, 3);
     trn_attr t = trn_at_type("value_dtype", TRN_DOUBLE);
     trn_out map = OP("TensorMapInsert", OP("EmptyTensorMap"), k1, OP("Square", x));
@@ -510,7 +510,13 @@ static trn_out variants(model *m)
         trn_out e = add(m->b, "RaggedTensorToVariant", TRN_OUTS(splits, OP("Exp", v)), in, 1);
         parts[5 + rows] = sum_sq(m, trn_out_nth(add(m->b, "RaggedTensorFromVariant", &e, 1, out, 3), 1), 1);
     }
-    return trn_node_add(m->b, "AddN", parts, 7, NULL, 0);
+    trn_attr ca[] = {trn_at_str("metadata", ""), {.name = "Tcomponents", .kind = TRN_ATTR_TYPE, .is_list = true, .n = 2, .list = ot}};
+    trn_out c = add(m->b, "CompositeTensorVariantFromComponents", TRN_OUTS(OP("Sin", v), y), ca, 1);
+    parts[7] = sum_sq(m, add(m->b, "CompositeTensorVariantToComponents", &c, 1, ca, 2), 1);
+    trn_attr rows = trn_at_bool("batched_input", true), dense[] = {trn_at_int("input_ragged_rank", 0), trn_at_int("output_ragged_rank", 1), trn_at_type("Tvalues", TRN_DOUBLE)};
+    trn_out e = add(m->b, "RaggedTensorToVariant", TRN_OUTS(OP("Cos", x)), &rows, 1);
+    parts[8] = sum_sq(m, trn_out_nth(add(m->b, "RaggedTensorFromVariant", &e, 1, dense, 3), 1), 1);
+    return trn_node_add(m->b, "AddN", parts, 9, NULL, 0);
 }
 
 static trn_out cholesky(model *m)

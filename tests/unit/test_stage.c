@@ -1,4 +1,4 @@
-/* Barriers, staging areas, stacks. */
+/* Barriers, staging areas, mutexes, stacks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -187,6 +187,53 @@ static void staging(void **state)
     optest_end(&t);
 }
 
+/* ---- mutexes ---------------------------------------------------------------------------------------------------- */
+
+static void mutexes(void **state)
+{
+    (void)state;
+    optest m, a, b, c, d, t;
+    make(&m, "MutexV2", "shared_name=\"m\"");
+    ok(RUN(&a, "MutexLock", "", H(&m)));
+    ok(START(&b, "MutexLock", "", H(&m)));
+    ok(START(&c, "MutexLock", "", H(&m)));
+    assert_true(waiting(&b));
+    ok(RUN(&t, "ConsumeMutexLock", "", H(&a))); /* looks at it only */
+    optest_end(&t);
+    assert_true(waiting(&b));
+    optest_end(&a); /* the last reference */
+    ok(optest_wait(&b, 1000));
+    assert_true(waiting(&c));
+    optest_end(&b);
+    ok(optest_wait(&c, 1000));
+    ok(START(&d, "MutexLock", "", H(&m)));
+    assert_true(waiting(&d));
+    trn_cancel_fire(cancel, trn_errorf(TRN_CANCELLED, "over"));
+    fails(optest_wait(&d, 1000), TRN_CANCELLED, "Lock acquisition cancelled");
+    optest_end(&d);
+    fails(RUN(&t, "MutexLock", "", H(&m)), TRN_CANCELLED, "Lock acquisition cancelled");
+    optest_end(&t);
+    optest_end(&c);
+    optest_end(&m);
+}
+
+static void mutex_container_cleared(void **state)
+{
+    (void)state;
+    optest m, a, b;
+    make(&m, "MutexV2", "shared_name=\"m\"");
+    ok(RUN(&a, "MutexLock", "", H(&m)));
+    ok(START(&b, "MutexLock", "", H(&m)));
+    assert_true(waiting(&b));
+    trn_resmgr_clear(mgr, NULL);
+    fails(optest_wait(&b, 1000), TRN_CANCELLED, "is gone");
+    optest_end(&b);
+    ok(RUN(&b, "MutexLock", "", H(&m))); /* a new one */
+    optest_end(&b);
+    optest_end(&a);
+    optest_end(&m);
+}
+
 /* ---- stacks ----------------------------------------------------------------------------------------------------- */
 
 static void stacks(void **state)
@@ -255,6 +302,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(barrier, setup, teardown),
         cmocka_unit_test_setup_teardown(barrier_closing, setup, teardown),
         cmocka_unit_test_setup_teardown(staging, setup, teardown),
+        cmocka_unit_test_setup_teardown(mutexes, setup, teardown),
+        cmocka_unit_test_setup_teardown(mutex_container_cleared, setup, teardown),
         cmocka_unit_test_setup_teardown(stacks, setup, teardown),
         cmocka_unit_test_setup_teardown(old_stacks, setup, teardown),
     };

@@ -41,6 +41,10 @@ trn_err trn_data_anonymous(trn_kctx *k, TRN_OWN trn_resource *r, const char *typ
 trn_err trn_data_stack(trn_tensor **out, trn_elem *const *e, int64_t n, int component) TRN_MUST_USE;
 /* n elements as one, component by component; drop_remainder has been seen to. */
 trn_err trn_data_batch(trn_elem **out, trn_elem *const *e, int64_t n) TRN_MUST_USE;
+/* Elements in a batch, when the dataset is one of batches; else -1. */
+int64_t trn_data_batch_size(const trn_ds *d);
+/* For asynchronous kernels: a walk over the dataset whose first element is the node's outputs. */
+trn_err trn_data_only(trn_kctx *k, trn_ds *d) TRN_MUST_USE;
 /* BatchDataset on another dataset. */
 trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remainder) TRN_MUST_USE;
 /* An iterator over `d` that keeps up to n elements ready, and is told to begin before it is first pulled. */

@@ -431,6 +431,8 @@ static trn_err walk(trn_kctx *k, trn_ds *d, trn_act_done done)
     return TRN_OK;
 }
 
+trn_err trn_data_only(trn_kctx *k, trn_ds *d) { return walk(k, d, reduced); }
+
 static trn_err reduce_dataset(trn_kctx *k)
 {
     reduce *r;

@@ -908,6 +908,8 @@ const trn_op trn_ops_example[] = {
     {"ParseExampleDataset",
      "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", sloppy:bool=false" DS_RAGGED, trn_sh_dataset,
      parse_example_dataset, DS_FLAGS},
+    {"ExperimentalParseExampleDataset", "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", sloppy:bool=false",
+     trn_sh_dataset, parse_example_dataset, DS_FLAGS},
     {"ParseExampleDatasetV2",
      "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", deterministic:string=\"default\"" DS_RAGGED,
      trn_sh_dataset, parse_example_dataset, DS_FLAGS},

@@ -17,12 +17,15 @@
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_csv)                                                                                                \
+    X(trn_ops_data_ends)                                                                                               \
     X(trn_ops_data_files)                                                                                              \
     X(trn_ops_data_flow)                                                                                               \
     X(trn_ops_data_generator)                                                                                          \
     X(trn_ops_data_func)                                                                                               \
+    X(trn_ops_data_group)                                                                                              \
     X(trn_ops_data_iter)                                                                                               \
     X(trn_ops_data_multi)                                                                                              \
+    X(trn_ops_data_rebatch)                                                                                            \
     X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \

@@ -505,7 +505,19 @@ static trn_ds_do sampling_next(trn_it *it_, trn_act *a, trn_ds_why why)
     return it_->in ? trn_act_pull_on(a, it_->in) : TRN_DS_END;
 }
 
-static const trn_ds_op sampling_op = {"SamplingDataset", sizeof(sampling_it), NULL, sampling_start, sampling_next};
+/* Seeds are in the graph, or are new with each walk. */
+static trn_err sampling_save(trn_ds *d, trn_sb *out)
+{
+    const sampling *s = (sampling *)d;
+    if (!(s->seed | s->seed2))
+        return trn_errorf(TRN_UNIMPLEMENTED, "a SamplingDataset without seeds cannot be begun again the same: its position cannot be saved");
+    return TRN_OK;
+}
+
+static trn_err sampling_load(trn_ds *d, const uint8_t *p, size_t n) { return TRN_OK; }
+
+static const trn_ds_op sampling_op = {"SamplingDataset", sizeof(sampling_it), NULL, sampling_start, sampling_next, .save = sampling_save,
+                                      .load = sampling_load};
 
 static trn_err sampling_args(sampling *s, trn_kctx *k)
 {

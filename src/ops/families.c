@@ -9,6 +9,7 @@
     X(trn_ops_candidate)                                                                                               \
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
+    X(trn_ops_cluster)                                                                                                 \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \

@@ -60,6 +60,7 @@
     X(trn_ops_remap)                                                                                                   \
     X(trn_ops_rnn_block)                                                                                               \
     X(trn_ops_scatter)                                                                                                 \
+    X(trn_ops_sdca)                                                                                                    \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_serialize)                                                                                               \

@@ -64,5 +64,6 @@ trn_err trn_box_sparse(trn_tensor **out, trn_tensor *const parts[3]) TRN_MUST_US
 
 /* Elements that were kept, as a dataset: what windows are. Takes the elements. */
 trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes) TRN_MUST_USE;
+void trn_data_is_list(trn_ds *d); /* … and is then called a ListDataset */
 
 #endif

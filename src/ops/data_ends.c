@@ -33,6 +33,7 @@ static trn_err list_elems(trn_ds **out, trn_kctx *k)
     }
     TRN_TRY(trn_data_memory(out, e, n, 0, NULL, NULL));
     trn_data_elem_attrs(*out, k->node);
+    trn_data_is_list(*out);
     return TRN_OK;
 }
 

@@ -587,7 +587,7 @@ static bool at_index(void *arg, trn_err err, trn_elem *e)
 /* Those whose elements TensorFlow finds by number, in the order of a walk. (Shuffle it can, too, but in another order.) */
 static trn_err check_indexed(const trn_ds *d, int *left)
 {
-    static const char *const names[] = {"BatchDataset", "CacheDataset",   "ConcatenateDataset", "MapDataset",         "OptionsDataset", "ParallelMapDataset", "PrefetchDataset",
+    static const char *const names[] = {"BatchDataset", "CacheDataset",   "ConcatenateDataset", "ListDataset", "MapDataset",         "OptionsDataset", "ParallelMapDataset", "PrefetchDataset",
                                         "RangeDataset", "RepeatDataset", "ShardDataset",       "TensorSliceDataset", "SkipDataset",    "TakeDataset",        "TensorDataset",
                                         "ZipDataset"};
     bool known = false;

@@ -273,6 +273,26 @@ def test_cardinality(target, name):
     same(target, lambda: [op("DatasetCardinality", input_dataset=make())])
 
 
+def test_list_by_number(target):
+    same(target, lambda: [op("GetElementAtIndex", dataset=op("ListDataset", tensors=[i64(5), i64(7)], **I64), index=i64(i), **I64) for i in (0, 1, 2, -1)])
+
+
+@pytest.mark.parametrize("n, said", [(1, "1 element but contained at least 2 elements"), (9, "9 elements but contained only 3 elements"), (-1, "an infinite number of elements but contained only 3 elements")])
+def test_assert_cardinality_says_what_is_wrong(target, n, said):
+    make = lambda: op("AssertCardinalityDataset", input_dataset=D.range(3).filter(lambda x: True)._variant_tensor, cardinality=i64(n), **I64)
+    walk(target, lambda kw: make(), n=4, rounds=1)
+    ours = steps(target, lambda: [op("ReduceDataset", input_dataset=make(), initial_state=[i64(0)], other_arguments=[], f=fn(lambda s, x: s + x, (tf.int64, []), (tf.int64, [])), **I64)])
+    assert said in ours[0].message
+
+
+def test_csv_without_a_header(target, tmp_path):
+    for name, text in (("a", ""), ("b", "x,y\n1,2\n"), ("c", ""), ("d", "x,y\n")):
+        (tmp_path / name).write_text(text)
+    kw = dict(output_types=[tf.int64, tf.int64], output_shapes=[[], []])
+    walk(target, lambda _: op("CSVDataset", filenames=[str(tmp_path / n) for n in "abcd"], compression_type="", buffer_size=i64(100), header=True, field_delim=",", use_quote_delim=True, na_value="",
+                              select_cols=np.zeros(0, np.int64), record_defaults=[i64([0]), i64([0])], output_shapes=[[], []]), n=6, types=[tf.int64, tf.int64], shapes=[(), ()])
+
+
 def test_experimental_parse_example_dataset(target):
     def example(i):
         f = {"x": tf.train.Feature(float_list=tf.train.FloatList(value=[i, i + 0.5]))}

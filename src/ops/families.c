@@ -40,6 +40,7 @@
     X(trn_ops_linalg_more)                                                                                             \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
+    X(trn_ops_map_defun)                                                                                               \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \

@@ -273,6 +273,25 @@ def test_cardinality(target, name):
     same(target, lambda: [op("DatasetCardinality", input_dataset=make())])
 
 
+@pytest.mark.asan
+def test_map_defun(target):
+    def mapped(f, args, types, shapes, specs, caps=()):
+        return op("MapDefun", arguments=args, captured_inputs=list(caps), output_types=types, output_shapes=shapes, f=fn(f, *specs))
+
+    one = [(tf.int64, [])]
+    x = lambda: i64([[1, 2], [3, 4], [5, 6]])
+    same(target, lambda: [mapped(lambda a: a * 2, [i64(list(range(200)))], [tf.int64], [[]], one),
+                          mapped(lambda a: (tf.reduce_sum(a), tf.strings.as_string(a)), [x()], [tf.int64, tf.string], [[], [2]], [(tf.int64, [2])]),
+                          mapped(lambda a, b, c: a + b + c, [x(), i64([10, 20, 30])], [tf.int64], [None], [(tf.int64, [2]), (tf.int64, []), (tf.int64, [])], [i64(100)]),
+                          mapped(lambda a: a, [x()[:0]], [tf.int64], [[2]], [(tf.int64, [2])]),
+                          mapped(lambda a: tf.range(a), [i64([3, 3])], [tf.int64], [[None]], one),
+                          mapped(lambda a: tf.range(a), [i64([3, 2])], [tf.int64], [[None]], one),  # slices of different lengths
+                          mapped(lambda a: a, [x()], [tf.int64], [[3]], [(tf.int64, [2])]),         # another shape
+                          mapped(lambda a: a, [x()], [tf.int32], [[2]], [(tf.int64, [2])]),         # another type
+                          mapped(lambda a: tf.math.floordiv(i64(6), a - 2), [i64([1, 2, 3])], [tf.int64], [[]], one)])
+    same(target, lambda: [tf.raw_ops.MapDefun(arguments=[tf1.placeholder_with_default(i64(3), None)], captured_inputs=[], output_types=[tf.int64], output_shapes=[[]], f=fn(lambda a: a))])
+
+
 def test_list_by_number(target):
     same(target, lambda: [op("GetElementAtIndex", dataset=op("ListDataset", tensors=[i64(5), i64(7)], **I64), index=i64(i), **I64) for i in (0, 1, 2, -1)])
 

@@ -584,6 +584,8 @@ static bool at_index(void *arg, trn_err err, trn_elem *e)
     return false;
 }
 
+static bool is_cached(const trn_ds *d) { return !strcmp(d->op->name, "CacheDataset"); }
+
 /* Those whose elements TensorFlow finds by number, in the order of a walk. (Shuffle it can, too, but in another order.) */
 static trn_err check_indexed(const trn_ds *d, int *left)
 {
@@ -593,6 +595,8 @@ static trn_err check_indexed(const trn_ds *d, int *left)
     bool known = false;
     for (size_t i = 0; i < TRN_COUNTOF(names) && !known; i++)
         known = !strcmp(names[i], d->op->name);
+    if (known && is_cached(d))
+        return TRN_OK; /* what it reads is walked, once */
     if (!known || --*left < 0) /* some may be reached on very many ways */
         return trn_errorf(TRN_UNIMPLEMENTED, "Random access is not implemented for this dataset (%s).", d->op->name);
     for (int i = 0; i < d->n_in; i++)
@@ -609,9 +613,11 @@ static trn_err get_element_at_index(trn_kctx *k)
     TRN_TRY(trn_data_i64(&want, k, 1, "index"));
     TRN_TRY(check_indexed(d, &left));
     int64_t count = trn_ds_count(d);
-    if (count < 0)
+    while (d->op->alias)
+        d = d->in[0];
+    if (count < 0 && !is_cached(d))
         return trn_errorf(TRN_FAILED_PRECONDITION, "%s has %s cardinality, which does not support random access.", d->op->name, count == TRN_DS_INFINITE ? "infinite" : "unknown");
-    if (want < 0 || want >= count)
+    if (want < 0 || (count >= 0 && want >= count)) /* of a cached one whose end is not known: as far as it goes */
         return trn_errorf(TRN_OUT_OF_RANGE, "Index out of range [0, %lld): %lld", (long long)count, (long long)want);
     return walk(k, d, at_index);
 }

@@ -296,6 +296,20 @@ def test_list_by_number(target):
     same(target, lambda: [op("GetElementAtIndex", dataset=op("ListDataset", tensors=[i64(5), i64(7)], **I64), index=i64(i), **I64) for i in (0, 1, 2, -1)])
 
 
+CACHED = {
+    "filter": lambda: D.range(9).filter(lambda x: tf.equal(x % 2, 0)).cache(),
+    "scan": lambda: D.range(9).scan(i64(0), lambda s, x: (s + x, s + x)).cache(),
+    "endless": lambda: D.range(3).filter(lambda x: x > 0).repeat().cache(),
+    "not_cached": lambda: D.range(9).filter(lambda x: x > 0),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_cached_by_number(target, name):
+    for i in (0, 3, 4) if name == "endless" else (0, 3, 4, 9, -1):
+        same(target, lambda: [op("GetElementAtIndex", dataset=CACHED[name]()._variant_tensor, index=i64(i), **I64)])
+
+
 @pytest.mark.parametrize("n, said", [(1, "1 element but contained at least 2 elements"), (9, "9 elements but contained only 3 elements"), (-1, "an infinite number of elements but contained only 3 elements")])
 def test_assert_cardinality_says_what_is_wrong(target, n, said):
     make = lambda: op("AssertCardinalityDataset", input_dataset=D.range(3).filter(lambda x: True)._variant_tensor, cardinality=i64(n), **I64)

@@ -61,6 +61,8 @@ trn_err trn_data_slice(trn_tensor **out, const trn_tensor *t, int64_t i) TRN_MUS
 
 /* Indices, values and shape of a sparse tensor as a vector of three variants: what DeserializeSparse takes. */
 trn_err trn_box_sparse(trn_tensor **out, trn_tensor *const parts[3]) TRN_MUST_USE;
+/* A ragged tensor with one ragged dimension as a scalar variant: what RaggedTensorFromVariant takes. */
+trn_err trn_box_ragged(trn_tensor **out, trn_tensor *splits, trn_tensor *values) TRN_MUST_USE;
 
 /* Elements that were kept, as a dataset: what windows are. Takes the elements. */
 trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes) TRN_MUST_USE;

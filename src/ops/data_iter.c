@@ -383,13 +383,15 @@ static trn_err position_unpack(trn_variant **out, const void *meta, size_t n, tr
 
 __attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&position_type); }
 
+enum { FAIL_ON_STATE = 2 }; /* of ExternalStatePolicy: warn, ignore, fail */
+
 static trn_err serialize_iterator(trn_kctx *k)
 {
     TRN_CHECK_ARG(trn_in(k, 0)->shape.rank == 0, "resource_handle must be a scalar");
     trn_iter *i;
     TRN_TRY(trn_k_resource(&i, k, 0, &trn_iter_type));
     position *p = position_new();
-    trn_err err = trn_iter_save(&p->s, i);
+    trn_err err = trn_iter_save(&p->s, i, trn_attr_int(k->node, "external_state_policy") == FAIL_ON_STATE);
     trn_resource_unref(i);
     trn_shape one = trn_shape_vector(1);
     trn_tensor *t;

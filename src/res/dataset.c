@@ -151,11 +151,26 @@ static trn_err visit(trn_ds *d, int *left, trn_err (*fn)(trn_ds *d, void *arg), 
         if (v && v->type == &trn_ds_type)
             TRN_TRY(visit((trn_ds *)v, left, fn, arg));
     }
-    return d->op->save ? fn(d, arg) : TRN_OK;
+    return fn(d, arg);
+}
+
+static trn_err check_external(trn_ds *d, void *arg)
+{
+    if (d->f && d->f->external)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s is stateful, and the function of a %s uses it: its state is not part of what is saved", d->f->external, d->op->name);
+    return TRN_OK;
+}
+
+trn_err trn_ds_check_external(trn_ds *d)
+{
+    int left = MAX_VISITS;
+    return visit(d, &left, check_external, NULL);
 }
 
 static trn_err save_one(trn_ds *d, void *out)
 {
+    if (!d->op->save)
+        return TRN_OK;
     trn_sb one = {0};
     trn_err err = d->op->save(d, &one);
     uint32_t n = (uint32_t)one.n;
@@ -180,6 +195,8 @@ typedef struct saved {
 
 static trn_err load_one(trn_ds *d, void *s_)
 {
+    if (!d->op->save)
+        return TRN_OK;
     saved *s = s_;
     uint32_t n;
     if (s->n < sizeof n)

@@ -101,6 +101,9 @@ trn_err trn_ds_tensor(trn_tensor **out, TRN_OWN trn_ds *d) TRN_MUST_USE;
 trn_err trn_ds_save(trn_sb *out, trn_ds *d) TRN_MUST_USE;
 trn_err trn_ds_load(trn_ds *d, const uint8_t *p, size_t n) TRN_MUST_USE;
 
+/* FAILED_PRECONDITION that names the op, when a function of the dataset or of those below it has state outside (trn_func). */
+trn_err trn_ds_check_external(trn_ds *d) TRN_MUST_USE;
+
 /* What the iterators of one walk share. Counted. */
 struct trn_itroot {
     _Atomic uint32_t ref;

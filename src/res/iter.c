@@ -337,7 +337,7 @@ static trn_err not_set(const char *what)
                       "%s() failed because the iterator has not been initialized. Ensure that you have run the initializer operation for this iterator first.", what);
 }
 
-trn_err trn_iter_save(trn_sb *out, trn_iter *i)
+trn_err trn_iter_save(trn_sb *out, trn_iter *i, bool strict)
 {
     state_head h = {.mark = {0}};
     memcpy(h.mark, state_mark, sizeof h.mark);
@@ -345,6 +345,8 @@ trn_err trn_iter_save(trn_sb *out, trn_iter *i)
     trn_err err = !i->walk ? not_set("Save") : i->begin_err ? trn_err_copy(i->begin_err) : TRN_OK;
     h.answers = i->answers;
     h.failures = i->failures;
+    if (!err && strict)
+        err = trn_ds_check_external(i->d);
     if (!err) {
         trn_sb_add(out, &h, sizeof h);
         trn_sb_add(out, i->begin.p, i->begin.n);

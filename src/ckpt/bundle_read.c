@@ -6,7 +6,9 @@
 #include "ckpt/crc32c.h"
 #include "ckpt/entry.h"
 #include "ckpt/sstable.h"
+#include "proto/pb.h"
 #include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
 
 #define VERSION 1
 #define CHUNK ((size_t)1 << 20)
@@ -225,14 +227,46 @@ static trn_err split_strings(trn_tensor *t, const trn_infile *f, const uint8_t *
     return TRN_OK;
 }
 
-static trn_err read_strings(trn_tensor *t, trn_infile *f, uint64_t at, size_t n, uint32_t *crc)
+static trn_err read_variant(trn_variant **out, const uint8_t *p, size_t n)
+{
+    trn_arena *a = trn_arena_new();
+    Tensorflow__VariantTensorDataProto *pb;
+    trn_err err = TRN_PB_UNPACK(&pb, a, tensorflow__variant_tensor_data_proto__descriptor, p, n);
+    if (!err)
+        err = trn_variant_from_pb(out, pb);
+    trn_arena_free(a);
+    return err;
+}
+
+static trn_err split_variants(trn_tensor *t, const trn_infile *f, const uint8_t *p, size_t n, uint32_t *crc)
+{
+    trn_pbr r = trn_pbr_init(p, n);
+    for (int64_t i = 0; i < t->count; i++) {
+        uint64_t len;
+        uint32_t sum;
+        if (!trn_pbr_raw_varint(&r, &len) || len > (size_t)(r.end - r.p) || (size_t)(r.end - r.p) - len < sizeof sum)
+            return trn_errorf(TRN_DATA_LOSS, "%s: variant %lld is longer than its entry", f->path, (long long)i);
+        *crc = trn_crc32c(trn_crc32c(*crc, &len, sizeof len), r.p, (size_t)len);
+        const uint8_t *bytes = r.p;
+        memcpy(&sum, r.p + len, sizeof sum);
+        r.p += len + sizeof sum;
+        if (!trn_crc32c_ok(trn_crc32c_unmask(sum), *crc))
+            return trn_errorf(TRN_DATA_LOSS, "%s: The checksum after Variant %lld does not match", f->path, (long long)i);
+        *crc = trn_crc32c(*crc, &sum, sizeof sum);
+        TRN_TRY(read_variant(TRN_DATA_MUT(t, trn_variant *) + i, bytes, (size_t)len));
+    }
+    return TRN_OK;
+}
+
+/* Strings and variants: what has a length of its own. */
+static trn_err read_parts(trn_tensor *t, trn_infile *f, uint64_t at, size_t n, uint32_t *crc)
 {
     uint8_t *p = malloc(n);
     if (!p)
         return trn_err_oom();
     trn_err err = trn_infile_read(f, at, p, n);
     if (!err)
-        err = split_strings(t, f, p, n, crc);
+        err = t->dtype == TRN_STRING ? split_strings(t, f, p, n, crc) : split_variants(t, f, p, n, crc);
     free(p);
     return err;
 }
@@ -242,8 +276,8 @@ static trn_err read_value(trn_tensor **out, trn_bundle *b, const trn_bundle_entr
 {
     int64_t count;
     TRN_TRY(trn_shape_count(&count, &e->shape));
-    bool strings = e->dtype == TRN_STRING;
-    if (!strings && !trn_dtype_is_plain(e->dtype))
+    bool parts = e->dtype == TRN_STRING || e->dtype == TRN_VARIANT;
+    if (!parts && !trn_dtype_is_plain(e->dtype))
         return trn_errorf(TRN_UNIMPLEMENTED, "%s: tensors of type %s cannot be restored", b->index.path,
                           trn_dtype_name(e->dtype));
     trn_infile *f;
@@ -251,7 +285,7 @@ static trn_err read_value(trn_tensor **out, trn_bundle *b, const trn_bundle_entr
     if (e->offset > f->size || e->size > f->size - e->offset)
         return trn_errorf(TRN_DATA_LOSS, "%s: %" PRIu64 " bytes at %" PRIu64 " of %" PRIu64 " are said to be a tensor",
                           f->path, e->size, e->offset, f->size);
-    if (strings ? e->size < (uint64_t)count + (count ? 4 : 0) : e->size != (uint64_t)count * trn_dtype_size(e->dtype))
+    if (parts ? e->size < (uint64_t)count + (count ? 4 : 0) : e->size != (uint64_t)count * trn_dtype_size(e->dtype))
         return trn_errorf(TRN_DATA_LOSS,
                           "%s: Invalid size in bundle entry: %" PRIu64 " bytes for %" PRId64 " elements of type %s",
                           f->path, e->size, count, trn_dtype_name(e->dtype));
@@ -259,10 +293,10 @@ static trn_err read_value(trn_tensor **out, trn_bundle *b, const trn_bundle_entr
     TRN_TRY(trn_tensor_new(&t, e->dtype, &e->shape));
     uint32_t crc = 0;
     trn_err err = TRN_OK;
-    if (!strings)
+    if (!parts)
         err = read_plain(t, f, e->offset, &crc);
     else if (e->size)
-        err = read_strings(t, f, e->offset, (size_t)e->size, &crc);
+        err = read_parts(t, f, e->offset, (size_t)e->size, &crc);
     if (!err && !trn_crc32c_ok(trn_crc32c_unmask(e->crc), crc))
         err = trn_errorf(TRN_DATA_LOSS,
                          "TensorBundle at %s shard %d (%" PRIu64

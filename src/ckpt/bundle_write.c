@@ -9,7 +9,9 @@
 #include "ckpt/crc32c.h"
 #include "ckpt/entry.h"
 #include "ckpt/sstable.h"
+#include "proto/pb.h"
 #include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
 
 #define VERSION 1
 #define CHUNK (1 << 20) /* checksum and write while the bytes are in the cache */
@@ -148,21 +150,53 @@ static trn_err put_strings(trn_outfile *f, uint32_t *crc, const trn_tensor *t)
     return TRN_OK;
 }
 
+/* Per element its length as a varint, the message, and the checksum so far. The entry's checksum runs over lengths as 64-bit numbers, messages and
+ * those checksums. */
+static trn_err put_variants(trn_outfile *f, uint32_t *crc, const trn_tensor *t)
+{
+    trn_sb m = {0};
+    trn_err err = TRN_OK;
+    for (int64_t i = 0; !err && i < t->count; i++) {
+        trn_arena *a = trn_arena_new();
+        const trn_variant *v = TRN_DATA(t, trn_variant *)[i];
+        Tensorflow__VariantTensorDataProto *pb = trn_variant_to_pb(a, v, 0);
+        m.n = 0;
+        if (pb)
+            trn_pb_pack(&m, &pb->base);
+        else
+            err = trn_errorf(TRN_UNIMPLEMENTED, "a %s cannot be saved", v->type->name);
+        trn_arena_free(a);
+        uint8_t b[TRN_PB_VARINT_MAX];
+        uint64_t len = m.n;
+        *crc = trn_crc32c(*crc, &len, sizeof len);
+        if (!err)
+            err = trn_outfile_write(f, b, trn_pbw_varint_to(b, len));
+        if (!err)
+            err = put_bytes(f, crc, m.p, m.n);
+        uint32_t sum = trn_crc32c_mask(*crc);
+        if (!err)
+            err = put_bytes(f, crc, &sum, sizeof sum);
+    }
+    trn_sb_fini(&m);
+    return err;
+}
+
 trn_err trn_bundle_add(trn_bundle_writer *w, const char *name, size_t n, const trn_tensor *t)
 {
     if (!n)
         return trn_errorf(TRN_INVALID_ARGUMENT, "A tensor without a name cannot be saved");
     if (trn_map_get(w->map, name, n))
         return trn_errorf(TRN_INVALID_ARGUMENT, "Adding duplicate key: %.*s", (int)n, name);
-    if (t->dtype != TRN_STRING && !trn_dtype_is_plain(t->dtype))
+    if (t->dtype != TRN_STRING && t->dtype != TRN_VARIANT && !trn_dtype_is_plain(t->dtype))
         return trn_errorf(TRN_UNIMPLEMENTED, "%.*s: a tensor of type %s cannot be saved", (int)n, name,
                           trn_dtype_name(t->dtype));
     trn_bundle_entry *e = trn_xalloc(sizeof *e);
     *e = (trn_bundle_entry){.dtype = t->dtype, .shape = t->shape, .offset = w->data.size};
     trn_map_put(w->map, name, n, e);
     uint32_t crc = 0;
-    TRN_TRY(t->dtype == TRN_STRING ? put_strings(&w->data, &crc, t)
-                                   : put_bytes(&w->data, &crc, t->data, trn_tensor_bytes(t)));
+    TRN_TRY(t->dtype == TRN_STRING    ? put_strings(&w->data, &crc, t)
+            : t->dtype == TRN_VARIANT ? put_variants(&w->data, &crc, t)
+                                      : put_bytes(&w->data, &crc, t->data, trn_tensor_bytes(t)));
     e->size = w->data.size - e->offset;
     e->crc = trn_crc32c_mask(crc);
     return TRN_OK;

@@ -30,9 +30,29 @@ static bool keeps_state(const trn_graph *g)
     return false;
 }
 
+/* What TensorFlow counts as state of a dataset's function: stateful ops, but for those that make datasets, look up or only report. */
+static const char *external_op(const trn_graph *g)
+{
+    static const char *const fine[] = {"Assert", "LookupTableFindV2", "LookupTableSize", "LookupTableSizeV2", "Print", "PrintV2", "Timestamp"};
+    for (int id = 0; id < g->n; id++) {
+        const trn_gnode *gn = g->node[id];
+        if (!gn || !gn->n.def || !(gn->n.def->row->flags & TRN_OP_STATEFUL))
+            continue;
+        const char *op = gn->n.def->row->name;
+        bool ok = *op == '_'; /* arguments and results */
+        ok |= gn->n.n_out == 1 && gn->n.out_types[0] == TRN_VARIANT && strstr(op, "Dataset");
+        for (size_t i = 0; i < TRN_COUNTOF(fine); i++)
+            ok |= !strcmp(op, fine[i]);
+        if (!ok)
+            return op;
+    }
+    return NULL;
+}
+
 static trn_err func_of(trn_func **out, trn_graph *g, const char *name, const trn_exec_env *env, trn_resmgr *resmgr, int depth)
 {
     bool stateful = keeps_state(g);
+    const char *external = external_op(g);
     trn_kcache *kc = trn_kcache_new();
     trn_plan *p;
     trn_err err = trn_plan_new(&p, g, env, kc, resmgr);
@@ -52,7 +72,7 @@ static trn_err func_of(trn_func **out, trn_graph *g, const char *name, const trn
         if (p->ret[i])
             f->types[p->n_args + i] = p->ret[i]->node->in_types[0];
     f->f = (trn_func){.ref = 1, .type = &func_type, .name = f->name, .n_args = p->n_args, .n_rets = p->n_rets, .arg_types = f->types,
-                      .ret_types = f->types + p->n_args};
+                      .ret_types = f->types + p->n_args, .external = external};
     *out = &f->f;
     return TRN_OK;
 }

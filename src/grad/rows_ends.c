@@ -10,7 +10,7 @@ const char *const trn_grad_ends[] = {
     "LookupTableFind", "LookupTableFindV2", "Multinomial", "MutableDenseHashTableV2", "NoOp", "NonMaxSuppression", "NonMaxSuppressionV2", "NonMaxSuppressionWithOverlaps", "NotEqual", "OneHot", "OnesLike",
     "ParameterizedTruncatedNormal", "QueueDequeueManyV2", "QueueDequeueV2", "RaggedRange", "RandomCrop", "RandomShuffle", "RandomStandardNormal", "RandomUniform",
     "RandomUniformInt", "Range", "Rank", "ReduceDataset", "ReduceJoin", "Rint", "Round", "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2", "ScatterAdd", "ScatterDiv", "ScatterMul", "ScatterNdAdd",
-    "ScatterNdSub", "ScatterNdUpdate", "ScatterSub", "Shape", "ShapeN", "Sign", "Size", "SparseAddGrad", "SparseConcat", "StackPush",
+    "ScatterNdSub", "ScatterNdUpdate", "ScatterSub", "SdcaOptimizer", "SdcaOptimizerV2", "Shape", "ShapeN", "Sign", "Size", "SparseAddGrad", "SparseConcat", "StackPush",
     "StatelessMultinomial", "StatelessRandomBinomial", "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomPoisson", "StatelessRandomUniform", "StatelessRandomUniformV2",
     "StatelessTruncatedNormal", "StatelessTruncatedNormalV2", "StopGradient", "TensorArrayGradV3", "TensorArrayGradWithShape", "TensorArraySizeV3",
     "TensorListConcatLists", "TensorListElementShape", "TensorListLength", "TensorListPushBackBatch", "TruncateDiv", "TruncatedNormal",

@@ -25,6 +25,7 @@ struct trn_func {
     const char *name;
     int n_args, n_rets;
     const trn_dtype *arg_types, *ret_types;
+    const char *external; /* an op in its body with state that is not the function's own: variables, random numbers. NULL: none */
 };
 
 /* [any] `f` of the library of the graph that `k` runs in. NOT_FOUND (no such function), UNIMPLEMENTED (an op in it that we do not have). */

@@ -212,6 +212,9 @@ static int64_t memory_count(const trn_ds *d) { return ((const memory *)d)->n; }
 
 static const trn_ds_op memory_op = {"WindowDataset", sizeof(memory_it), memory_free, NULL, memory_next, .count = memory_count};
 
+static const trn_ds_op list_op = {"ListDataset", sizeof(memory_it), memory_free, NULL, memory_next, .count = memory_count};
+void trn_data_is_list(trn_ds *d) { d->op = &list_op; }
+
 trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes)
 {
     memory *m;

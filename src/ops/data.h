@@ -41,6 +41,10 @@ trn_err trn_data_anonymous(trn_kctx *k, TRN_OWN trn_resource *r, const char *typ
 trn_err trn_data_stack(trn_tensor **out, trn_elem *const *e, int64_t n, int component) TRN_MUST_USE;
 /* n elements as one, component by component; drop_remainder has been seen to. */
 trn_err trn_data_batch(trn_elem **out, trn_elem *const *e, int64_t n) TRN_MUST_USE;
+/* Elements in a batch, when the dataset is one of batches; else -1. */
+int64_t trn_data_batch_size(const trn_ds *d);
+/* For asynchronous kernels: a walk over the dataset whose first element is the node's outputs. */
+trn_err trn_data_only(trn_kctx *k, trn_ds *d) TRN_MUST_USE;
 /* BatchDataset on another dataset. */
 trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remainder) TRN_MUST_USE;
 /* An iterator over `d` that keeps up to n elements ready, and is told to begin before it is first pulled. */
@@ -59,8 +63,11 @@ trn_err trn_data_slice(trn_tensor **out, const trn_tensor *t, int64_t i) TRN_MUS
 
 /* Indices, values and shape of a sparse tensor as a vector of three variants: what DeserializeSparse takes. */
 trn_err trn_box_sparse(trn_tensor **out, trn_tensor *const parts[3]) TRN_MUST_USE;
+/* A ragged tensor with one ragged dimension as a scalar variant: what RaggedTensorFromVariant takes. */
+trn_err trn_box_ragged(trn_tensor **out, trn_tensor *splits, trn_tensor *values) TRN_MUST_USE;
 
 /* Elements that were kept, as a dataset: what windows are. Takes the elements. */
 trn_err trn_data_memory(trn_ds **out, trn_elem **e, int64_t n, int n_components, const trn_dtype *types, const trn_shape *shapes) TRN_MUST_USE;
+void trn_data_is_list(trn_ds *d); /* … and is then called a ListDataset */
 
 #endif

@@ -151,6 +151,8 @@ static void batch_shapes(batch *b)
     }
 }
 
+int64_t trn_data_batch_size(const trn_ds *d) { return d->op == &batch_op ? ((const batch *)d)->n : -1; }
+
 trn_err trn_data_batch_on(trn_ds **out, trn_ds *in, int64_t n, bool drop_remainder)
 {
     batch *b;

@@ -209,6 +209,10 @@ static trn_ds_do csv_next(trn_it *it_, trn_act *a, trn_ds_why why)
         if (!used) {
             trn_elem_free(r.e);
             trn_err_free(r.err);
+            if (all && it->skip_header) { /* said once; then comes the next file */
+                it->skip_header = false;
+                return trn_act_fail(a, TRN_BAD("Can't read header of file: %s is empty", f->name[it->file]));
+            }
             if (all) {
                 trn_stream_close(it->s);
                 it->s = NULL;

@@ -1,4 +1,5 @@
 /* Datasets that make elements from tensors, and those that choose, order and join elements without looking into them. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ops/data.h"
@@ -804,6 +805,14 @@ static trn_err ignore_errors_dataset(trn_kctx *k)
     return trn_data_out(k, d, TRN_OK);
 }
 
+static const char *elements(char out[64], int64_t n)
+{
+    if (n == TRN_DS_INFINITE)
+        return "an infinite number of elements";
+    snprintf(out, 64, "%lld element%s", (long long)n, n == 1 ? "" : "s");
+    return out;
+}
+
 static trn_ds_do assert_card_next(trn_it *it_, trn_act *a, trn_ds_why why)
 {
     flow_it *it = (flow_it *)it_;
@@ -812,12 +821,11 @@ static trn_ds_do assert_card_next(trn_it *it_, trn_act *a, trn_ds_why why)
         return trn_act_pull_on(a, it_->in);
     if (why == TRN_DS_GOT)
         it->at++;
+    char want[64], have[64];
     if (c->n != TRN_DS_UNKNOWN && why == TRN_DS_ENDED && c->n != it->at)
-        return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "Input dataset was expected to contain %s elements but contained only %lld.",
-                                          c->n == TRN_DS_INFINITE ? "an infinite number of" : "more", (long long)it->at));
+        return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "Input dataset was expected to contain %s but contained only %s.", elements(want, c->n), elements(have, it->at)));
     if (c->n >= 0 && it->at > c->n)
-        return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "Input dataset was expected to contain %lld elements but contained at least %lld.",
-                                          (long long)c->n, (long long)it->at));
+        return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "Input dataset was expected to contain %s but contained at least %s.", elements(want, c->n), elements(have, it->at)));
     return why == TRN_DS_GOT ? TRN_DS_GIVE : TRN_DS_END;
 }
 

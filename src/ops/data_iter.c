@@ -371,6 +371,95 @@ static trn_err iterator_get_device(trn_kctx *k)
     return TRN_OK;
 }
 
+/* ---- where an iterator stands, as a variant: what checkpoints keep ------------------------------------------------------------ */
+
+typedef struct position {
+    trn_variant base;
+    trn_sb s;
+} position;
+
+static void position_free(void *v)
+{
+    trn_sb_fini(&((position *)v)->s);
+    free(v);
+}
+
+static trn_err position_pack(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v)
+{
+    trn_sb_add(meta, ((const position *)v)->s.p, ((const position *)v)->s.n);
+    *t = NULL;
+    *n = 0;
+    return TRN_OK;
+}
+
+static trn_err position_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
+static const trn_variant_type position_type = {.name = "trainera::IteratorPosition", .free = position_free, .pack = position_pack, .unpack = position_unpack};
+
+static position *position_new(void)
+{
+    position *p = trn_xalloc(sizeof *p);
+    atomic_init(&p->base.ref, 1);
+    p->base.type = &position_type;
+    return p;
+}
+
+static trn_err position_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t)
+{
+    position *p = position_new();
+    trn_sb_add(&p->s, meta, n);
+    *out = &p->base;
+    return TRN_OK;
+}
+
+__attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&position_type); }
+
+enum { FAIL_ON_STATE = 2 }; /* of ExternalStatePolicy: warn, ignore, fail */
+
+static trn_err serialize_iterator(trn_kctx *k)
+{
+    TRN_CHECK_ARG(trn_in(k, 0)->shape.rank == 0, "resource_handle must be a scalar");
+    trn_iter *i;
+    TRN_TRY(trn_k_resource(&i, k, 0, &trn_iter_type));
+    position *p = position_new();
+    trn_err err = trn_iter_save(&p->s, i, trn_attr_int(k->node, "external_state_policy") == FAIL_ON_STATE);
+    trn_resource_unref(i);
+    trn_shape one = trn_shape_vector(1);
+    trn_tensor *t;
+    if (!err)
+        err = trn_out_new(&t, k, 0, TRN_VARIANT, &one);
+    if (err)
+        trn_variant_unref(&p->base);
+    else
+        TRN_DATA_MUT(t, trn_variant *)[0] = &p->base;
+    return err;
+}
+
+static void restored(void *arg, trn_err err, trn_elem *e)
+{
+    trn_elem_free(e);
+    trn_k_done(arg, err);
+}
+
+static trn_err deserialize_iterator(trn_kctx *k)
+{
+    const trn_tensor *t = trn_in(k, 1);
+    const trn_variant *v = t->count == 1 ? TRN_DATA(t, trn_variant *)[0] : NULL;
+    TRN_CHECK_ARG(v && v->type == &position_type, "serialized holds no position of an iterator of Trainera");
+    trn_iter *i;
+    TRN_TRY(trn_k_resource(&i, k, 0, &trn_iter_type));
+    trn_host host = trn_k_host(k);
+    const trn_sb *s = &((const position *)v)->s;
+    trn_iter_load(i, s->p, s->n, &host, trn_k_cancel(k), restored, k);
+    trn_resource_unref(i);
+    return TRN_OK;
+}
+
+static trn_err sh_position(trn_shctx *s)
+{
+    s->out[0] = trn_shape_vector(-1);
+    return TRN_OK;
+}
+
 /* ---- ReduceDataset: an operator whose only element is the last state ---------------------------------------------------------- */
 
 typedef struct reduce {
@@ -461,6 +550,8 @@ static trn_err walk(trn_kctx *k, trn_ds *d, trn_act_done done)
     return TRN_OK;
 }
 
+trn_err trn_data_only(trn_kctx *k, trn_ds *d) { return walk(k, d, reduced); }
+
 static trn_err reduce_dataset(trn_kctx *k)
 {
     reduce *r;
@@ -525,15 +616,19 @@ static bool at_index(void *arg, trn_err err, trn_elem *e)
     return false;
 }
 
+static bool is_cached(const trn_ds *d) { return !strcmp(d->op->name, "CacheDataset"); }
+
 /* Those whose elements TensorFlow finds by number, in the order of a walk. (Shuffle it can, too, but in another order.) */
 static trn_err check_indexed(const trn_ds *d, int *left)
 {
-    static const char *const names[] = {"BatchDataset", "CacheDataset",   "ConcatenateDataset", "MapDataset",         "OptionsDataset", "ParallelMapDataset", "PrefetchDataset",
+    static const char *const names[] = {"BatchDataset", "CacheDataset",   "ConcatenateDataset", "ListDataset", "MapDataset",         "OptionsDataset", "ParallelMapDataset", "PrefetchDataset",
                                         "RangeDataset", "RepeatDataset", "ShardDataset",       "TensorSliceDataset", "SkipDataset",    "TakeDataset",        "TensorDataset",
                                         "ZipDataset"};
     bool known = false;
     for (size_t i = 0; i < TRN_COUNTOF(names) && !known; i++)
         known = !strcmp(names[i], d->op->name);
+    if (known && is_cached(d))
+        return TRN_OK; /* what it reads is walked, once */
     if (!known || --*left < 0) /* some may be reached on very many ways */
         return trn_errorf(TRN_UNIMPLEMENTED, "Random access is not implemented for this dataset (%s).", d->op->name);
     for (int i = 0; i < d->n_in; i++)
@@ -550,9 +645,11 @@ static trn_err get_element_at_index(trn_kctx *k)
     TRN_TRY(trn_data_i64(&want, k, 1, "index"));
     TRN_TRY(check_indexed(d, &left));
     int64_t count = trn_ds_count(d);
-    if (count < 0)
+    while (d->op->alias)
+        d = d->in[0];
+    if (count < 0 && !is_cached(d))
         return trn_errorf(TRN_FAILED_PRECONDITION, "%s has %s cardinality, which does not support random access.", d->op->name, count == TRN_DS_INFINITE ? "infinite" : "unknown");
-    if (want < 0 || want >= count)
+    if (want < 0 || (count >= 0 && want >= count)) /* of a cached one whose end is not known: as far as it goes */
         return trn_errorf(TRN_OUT_OF_RANGE, "Index out of range [0, %lld): %lld", (long long)count, (long long)want);
     return walk(k, d, at_index);
 }
@@ -578,6 +675,8 @@ const trn_op trn_ops_data_iter[] = {
      trn_sh_dataset, from_string_handle, TRN_OP_STATEFUL},
     {"IteratorFromStringHandleV2", "string_handle:str -> resource_handle:res; output_types:list(type)>=0=[], output_shapes:list(shape)>=0=[]",
      trn_sh_dataset, from_string_handle, TRN_OP_STATEFUL},
+    {"SerializeIterator", "resource_handle:res -> serialized:var; external_state_policy:int=0", sh_position, serialize_iterator, TRN_OP_STATEFUL},
+    {"DeserializeIterator", "resource_handle:res, serialized:var ->", trn_sh_none, deserialize_iterator, WAITS},
     {"IteratorGetDevice", "resource:res -> device:str", trn_sh_dataset, iterator_get_device, TRN_OP_STATEFUL},
     {"ReduceDataset",
      "input_dataset:var, initial_state:Tstate, other_arguments:Targuments -> components:output_types; f:func, Tstate:list(type)>=1, "

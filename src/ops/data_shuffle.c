@@ -57,6 +57,37 @@ static trn_philox1 seeds_next(seeds *s)
     return trn_philox1_of(trn_philox_seed(a, b));
 }
 
+/* The generator as it stands, so that walks can be begun again the same. */
+typedef struct seeds_state {
+    uint64_t seed, seed2, lo, hi, key;
+    uint32_t have[4];
+    int32_t used, zero;
+} seeds_state;
+
+static void seeds_save(seeds *s, trn_sb *out)
+{
+    trn_lock(&s->mu);
+    seeds_state x = {s->seed, s->seed2, s->gen.gen.lo, s->gen.gen.hi, s->gen.gen.key, .used = s->gen.used};
+    memcpy(x.have, s->gen.have, sizeof x.have);
+    trn_unlock(&s->mu);
+    trn_sb_add(out, &x, sizeof x);
+}
+
+static trn_err seeds_load(seeds *s, const uint8_t *p, size_t n)
+{
+    seeds_state x;
+    TRN_CHECK_ARG(n == sizeof x, "a generator of seeds was saved in %zu bytes, not %zu", sizeof x, n);
+    memcpy(&x, p, sizeof x);
+    TRN_CHECK_ARG(x.used >= 0 && x.used <= 4, "%d of 4 samples are said to be used", x.used);
+    trn_lock(&s->mu);
+    s->seed = x.seed;
+    s->seed2 = x.seed2;
+    s->gen = (trn_philox1){.gen = {x.lo, x.hi, x.key}, .used = x.used};
+    memcpy(s->gen.have, x.have, sizeof x.have);
+    trn_unlock(&s->mu);
+    return TRN_OK;
+}
+
 /* ---- the dataset ------------------------------------------------------------------------------------------------------ */
 
 typedef struct shuffle {
@@ -84,6 +115,14 @@ typedef struct shuffle_it {
 } shuffle_it;
 
 static void shuffle_free(trn_ds *d) { trn_resource_unref(((shuffle *)d)->s); }
+
+static trn_err shuffle_save(trn_ds *d, trn_sb *out)
+{
+    seeds_save(((shuffle *)d)->s, out);
+    return TRN_OK;
+}
+
+static trn_err shuffle_load(trn_ds *d, const uint8_t *p, size_t n) { return seeds_load(((shuffle *)d)->s, p, n); }
 
 static trn_err shuffle_start(trn_it *it_)
 {
@@ -202,7 +241,8 @@ static int64_t shuffle_count(const trn_ds *d)
     return n < 0 ? n : __builtin_mul_overflow(n, s->count, &r) ? INT64_MAX : r;
 }
 
-static const trn_ds_op shuffle_op = {"ShuffleDataset", sizeof(shuffle_it), shuffle_free, shuffle_start, shuffle_next, NULL, shuffle_stop, shuffle_count};
+static const trn_ds_op shuffle_op = {"ShuffleDataset", sizeof(shuffle_it), shuffle_free, shuffle_start, shuffle_next, NULL, shuffle_stop, shuffle_count, shuffle_save,
+                                     shuffle_load};
 
 /* The generator that the handle names; without one (DummySeedGenerator) the dataset's own. */
 static trn_err find_seeds(seeds **out, trn_kctx *k, int64_t seed, int64_t seed2, bool reshuffle)
@@ -280,7 +320,8 @@ static trn_ds_do random_next(trn_it *it, trn_act *a, trn_ds_why why)
 
 static int64_t infinite(const trn_ds *d) { return TRN_DS_INFINITE; }
 
-static const trn_ds_op random_op = {"RandomDataset", sizeof(random_it), shuffle_free, random_start, random_next, .count = infinite};
+static const trn_ds_op random_op = {"RandomDataset", sizeof(random_it), shuffle_free, random_start, random_next, .count = infinite, .save = shuffle_save,
+                                    .load = shuffle_load};
 
 static trn_err random_dataset(trn_kctx *k)
 {

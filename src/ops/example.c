@@ -812,8 +812,13 @@ static trn_err parse_elem(trn_elem **out, const parsed *s, const trn_tensor *ser
         trn_value v[3] = {0};
         trn_kctx k = {.out = v, .n_out = 3};
         const col *c = &p.ctx.c[i];
-        err = c->kind == SPARSE ? out_sparse(&p, &k, 0, 1, 2, c, false) : c->kind == PADDED ? out_padded(&p, &k, 0, c) : out_dense(&p, &k, 0, c);
-        if (!err && c->kind == SPARSE) {
+        err = c->kind == SPARSE   ? out_sparse(&p, &k, 0, 1, 2, c, false)
+              : c->kind == RAGGED ? out_ragged(&p, &k, 0, 1, -1, c)
+              : c->kind == PADDED ? out_padded(&p, &k, 0, c)
+                                  : out_dense(&p, &k, 0, c);
+        if (!err && c->kind == RAGGED) {
+            err = trn_box_ragged(&e->t[s->place[i]], v[1].t, v[0].t);
+        } else if (!err && c->kind == SPARSE) {
             err = trn_box_sparse(&e->t[s->place[i]], (trn_tensor *[]){v[0].t, v[1].t, v[2].t});
         } else if (!err) {
             e->t[s->place[i]] = v[0].t;
@@ -849,12 +854,10 @@ static int compare_keys(const bytes *a, const bytes *b)
 
 static trn_err parsed_args(parsed *s, trn_kctx *k)
 {
-    if (attr_len(k, "ragged_keys"))
-        return trn_errorf(TRN_UNIMPLEMENTED, "ragged features are not supported here; parse with a map of tf.io.parse_example instead");
     TRN_CHECK_ARG(s->d.in[0]->n == 1 && s->d.in[0]->types[0] == TRN_STRING, "the input must be a dataset of string vectors");
     trn_err err = TRN_OK;
     for (size_t i = 0; !err && i < TRN_COUNTOF(example_groups); i++)
-        if (example_groups[i].kind != RAGGED)
+        if (example_groups[i].kind != RAGGED || attr_len(k, "ragged_keys")) /* the first of these ops has no such attr */
             err = add_group(&s->shape, k, &example_groups[i], false);
     for (int i = 0; i < s->shape.n; i++) { /* from here on the keys and defaults are ours, also for parsed_free */
         col *c = &s->shape.c[i];
@@ -874,7 +877,7 @@ static trn_err parsed_args(parsed *s, trn_kctx *k)
         }
     TRN_CHECK_ARG(s->d.n == s->shape.n, "output_types has %d entries for %d features", s->d.n, s->shape.n);
     for (int i = 0; i < s->shape.n; i++) {
-        trn_dtype want = s->shape.c[i].kind == SPARSE ? TRN_VARIANT : s->shape.c[i].type;
+        trn_dtype want = s->shape.c[i].kind == SPARSE || s->shape.c[i].kind == RAGGED ? TRN_VARIANT : s->shape.c[i].type;
         TRN_CHECK_ARG(s->d.types[s->place[i]] == want, "Got wrong type for FastParseExample return value %d (expected %s, got %s).", i,
                       trn_dtype_name(s->d.types[s->place[i]]), trn_dtype_name(want));
     }
@@ -908,6 +911,8 @@ const trn_op trn_ops_example[] = {
     {"ParseExampleDataset",
      "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", sloppy:bool=false" DS_RAGGED, trn_sh_dataset,
      parse_example_dataset, DS_FLAGS},
+    {"ExperimentalParseExampleDataset", "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", sloppy:bool=false",
+     trn_sh_dataset, parse_example_dataset, DS_FLAGS},
     {"ParseExampleDatasetV2",
      "input_dataset:var, num_parallel_calls:i64, dense_defaults:Tdense -> handle:var; " DS_KEYS ", deterministic:string=\"default\"" DS_RAGGED,
      trn_sh_dataset, parse_example_dataset, DS_FLAGS},

@@ -10,6 +10,7 @@
     X(trn_ops_candidate)                                                                                               \
     X(trn_ops_cast)                                                                                                    \
     X(trn_ops_ckpt)                                                                                                    \
+    X(trn_ops_cluster)                                                                                                 \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_composite)                                                                                               \
     X(trn_ops_control)                                                                                                 \
@@ -19,12 +20,15 @@
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
     X(trn_ops_data_csv)                                                                                                \
+    X(trn_ops_data_ends)                                                                                               \
     X(trn_ops_data_files)                                                                                              \
     X(trn_ops_data_flow)                                                                                               \
     X(trn_ops_data_generator)                                                                                          \
     X(trn_ops_data_func)                                                                                               \
+    X(trn_ops_data_group)                                                                                              \
     X(trn_ops_data_iter)                                                                                               \
     X(trn_ops_data_multi)                                                                                              \
+    X(trn_ops_data_rebatch)                                                                                            \
     X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
@@ -43,6 +47,7 @@
     X(trn_ops_linalg_more)                                                                                             \
     X(trn_ops_list)                                                                                                    \
     X(trn_ops_lookup)                                                                                                  \
+    X(trn_ops_map_defun)                                                                                               \
     X(trn_ops_math_binary)                                                                                             \
     X(trn_ops_math_unary)                                                                                              \
     X(trn_ops_matmul)                                                                                                  \
@@ -66,6 +71,7 @@
     X(trn_ops_remap)                                                                                                   \
     X(trn_ops_rnn_block)                                                                                               \
     X(trn_ops_scatter)                                                                                                 \
+    X(trn_ops_sdca)                                                                                                    \
     X(trn_ops_segment)                                                                                                 \
     X(trn_ops_select)                                                                                                  \
     X(trn_ops_serialize)                                                                                               \

@@ -14,8 +14,8 @@ static const char *position(char buf[TRN_SHAPE_TEXT], const trn_shape *s, int64_
     }
     trn_shape p = {.rank = s->rank};
     memcpy(p.dim, at, sizeof *at * (size_t)s->rank);
-    trn_shape_text(buf, &p); /* "[1,0,2]" */
-    return buf;
+    trn_shape_text(buf, &p); /* "[1,0,2]"; nothing for a scalar */
+    return s->rank ? buf : "";
 }
 
 /* ---- Gather -------------------------------------------------------------------------------------------------------------- */

@@ -174,6 +174,7 @@ trn_err trn_count_checked(int64_t *out, const trn_shape *s) TRN_MUST_USE; /* trn
 
 /* ---- hashes (strhash.c) ------------------------------------------------------------------------------------------ */
 
+void trn_fingerprint128(uint64_t out[2], const void *p, size_t n); /* FarmHash's 128 bits, the low half first */
 uint64_t trn_fingerprint64(const void *p, size_t n); /* FarmHash's, TensorFlow's Fingerprint64 */
 uint64_t trn_siphash(const uint64_t key[2], const void *p, size_t n);
 

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "ops/kern.h"
+#include "ops/data.h"
 #include "ops/variant.h"
 
 /* n elements of src from `from` into dst at `at`. Any dtype. */
@@ -508,6 +509,17 @@ static encoded *encoded_new(int n)
     e->base.type = &encoded_type;
     e->n = n;
     return e;
+}
+
+trn_err trn_box_ragged(trn_tensor **out, trn_tensor *splits, trn_tensor *values)
+{
+    trn_shape s = trn_shape_scalar();
+    TRN_TRY(trn_tensor_new(out, TRN_VARIANT, &s));
+    encoded *e = encoded_new(1);
+    e->t[0] = trn_tensor_ref(splits);
+    e->t[1] = trn_tensor_ref(values);
+    TRN_DATA_MUT(*out, trn_variant *)[0] = &e->base;
+    return TRN_OK;
 }
 
 /* Splits as they are, and new values. */

@@ -101,6 +101,89 @@ uint64_t trn_fingerprint64(const void *data, size_t n)
     return fold(fold(v.a, w.a, mul) + mix47(y) * K0 + z, fold(v.b, w.b, mul) + x, mul);
 }
 
+/* ---- FarmHash Fingerprint128 ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t fold16(uint64_t u, uint64_t v) { return fold(u, v, UINT64_C(0x9ddfea08eb382d69)); }
+
+static pair short128(const uint8_t *s, size_t n, pair seed)
+{
+    uint64_t a = seed.a, b = seed.b, c, d;
+    if (n <= 16) {
+        a = mix47(a * K1) * K1;
+        c = b * K1 + trn_fingerprint64(s, n);
+        d = mix47(a + (n >= 8 ? load64(s) : c));
+    } else {
+        c = fold16(load64(s + n - 8) + K1, a);
+        d = fold16(b + n, c + load64(s + n - 16));
+        a += d;
+        for (; n > 16; n -= 16, s += 16) {
+            a = (a ^ mix47(load64(s) * K1) * K1) * K1;
+            b ^= a;
+            c = (c ^ mix47(load64(s + 8) * K1) * K1) * K1;
+            d ^= c;
+        }
+    }
+    a = fold16(a, c);
+    b = fold16(d, b);
+    return (pair){a ^ b, fold16(b, a)};
+}
+
+static pair long128(const uint8_t *s, size_t n, pair seed)
+{
+    uint64_t x = seed.a, y = seed.b, z = (uint64_t)n * K1;
+    pair v, w;
+    v.a = ror(y ^ K1, 49) * K1 + load64(s);
+    v.b = ror(v.a, 42) * K1 + load64(s + 8);
+    w.a = ror(y + z, 35) * K1 + x;
+    w.b = ror(x + load64(s + 88), 53) * K1;
+    for (; n >= 128; n -= 128)
+        for (int half = 0; half < 2; half++, s += 64) {
+            x = ror(x + y + v.a + load64(s + 8), 37) * K1;
+            y = ror(y + v.b + load64(s + 48), 42) * K1;
+            x ^= w.b;
+            y += v.a + load64(s + 40);
+            z = ror(z + w.a, 33) * K1;
+            v = weak32(s, v.b * K1, x + w.a);
+            w = weak32(s + 32, z + w.b, y + load64(s + 16));
+            uint64_t t = z;
+            z = x;
+            x = t;
+        }
+    x += ror(v.a + z, 49) * K0;
+    y = y * K0 + ror(w.b, 37);
+    z = z * K0 + ror(w.a, 27);
+    w.a *= 9;
+    v.a *= K0;
+    for (size_t done = 0; done < n;) { /* what is left, from its end; the first piece may begin in what is done */
+        done += 32;
+        const uint8_t *p = s + n - done;
+        y = ror(x + y, 42) * K0 + v.b;
+        w.a += load64(p + 16);
+        x = x * K0 + w.a;
+        z += w.b + load64(p);
+        w.b += v.a;
+        v = weak32(p, v.a + z, v.b);
+        v.a *= K0;
+    }
+    x = fold16(x, v.a);
+    y = fold16(y + z, w.a);
+    return (pair){fold16(x + v.b, w.b) + y, fold16(x + w.b, y + v.b)};
+}
+
+void trn_fingerprint128(uint64_t out[2], const void *data, size_t n)
+{
+    const uint8_t *s = data;
+    pair seed = {K0, K1};
+    if (n >= 16) {
+        seed = (pair){load64(s), load64(s + 8) + K0};
+        s += 16;
+        n -= 16;
+    }
+    pair h = n < 128 ? short128(s, n, seed) : long128(s, n, seed);
+    out[0] = h.a;
+    out[1] = h.b;
+}
+
 /* ---- SipHash-2-4 ---------------------------------------------------------------------------------------------------------------------- */
 
 uint64_t trn_siphash(const uint64_t key[2], const void *data, size_t n)

@@ -136,6 +136,91 @@ trn_err trn_ds_tensor(trn_tensor **out, trn_ds *d)
     return TRN_OK;
 }
 
+/* ---- what walks begin with ---------------------------------------------------------------------------------------- */
+
+#define MAX_VISITS 10000 /* datasets that are looked at; some may be reached on many ways */
+
+/* fn on a dataset and on all that it reads from or that its function captured, always in the same order. */
+static trn_err visit(trn_ds *d, int *left, trn_err (*fn)(trn_ds *d, void *arg), void *arg)
+{
+    if (--*left < 0)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "the pipeline has more than %d datasets", MAX_VISITS);
+    for (int i = 0; i < d->n_in; i++)
+        TRN_TRY(visit(d->in[i], left, fn, arg));
+    for (int i = 0; i < d->n_cap; i++) {
+        trn_variant *v = d->cap[i]->dtype == TRN_VARIANT && d->cap[i]->shape.rank == 0 ? ((trn_variant *const *)d->cap[i]->data)[0] : NULL;
+        if (v && v->type == &trn_ds_type)
+            TRN_TRY(visit((trn_ds *)v, left, fn, arg));
+    }
+    return fn(d, arg);
+}
+
+static trn_err check_external(trn_ds *d, void *arg)
+{
+    if (d->f && d->f->external)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "%s is stateful, and the function of a %s uses it: its state is not part of what is saved", d->f->external, d->op->name);
+    return TRN_OK;
+}
+
+trn_err trn_ds_check_external(trn_ds *d)
+{
+    int left = MAX_VISITS;
+    return visit(d, &left, check_external, NULL);
+}
+
+static trn_err save_one(trn_ds *d, void *out)
+{
+    if (!d->op->save)
+        return TRN_OK;
+    trn_sb one = {0};
+    trn_err err = d->op->save(d, &one);
+    uint32_t n = (uint32_t)one.n;
+    if (!err) {
+        trn_sb_add(out, &n, sizeof n);
+        trn_sb_add(out, one.p, one.n);
+    }
+    trn_sb_fini(&one);
+    return err;
+}
+
+trn_err trn_ds_save(trn_sb *out, trn_ds *d)
+{
+    int left = MAX_VISITS;
+    return visit(d, &left, save_one, out);
+}
+
+typedef struct saved {
+    const uint8_t *p;
+    size_t n;
+} saved;
+
+static trn_err load_one(trn_ds *d, void *s_)
+{
+    if (!d->op->save)
+        return TRN_OK;
+    saved *s = s_;
+    uint32_t n;
+    if (s->n < sizeof n)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "nothing was saved for a %s", d->op->name);
+    memcpy(&n, s->p, sizeof n);
+    if (n > s->n - sizeof n)
+        return trn_errorf(TRN_DATA_LOSS, "what was saved for a %s is cut off", d->op->name);
+    TRN_TRY(d->op->load(d, s->p + sizeof n, n));
+    s->p += sizeof n + n;
+    s->n -= sizeof n + n;
+    return TRN_OK;
+}
+
+trn_err trn_ds_load(trn_ds *d, const uint8_t *p, size_t n)
+{
+    int left = MAX_VISITS;
+    saved s = {p, n};
+    TRN_TRY(visit(d, &left, load_one, &s));
+    if (s.n)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "it was saved from a dataset with more random parts");
+    return TRN_OK;
+}
+
 /* ---- iterators ---------------------------------------------------------------------------------------------------- */
 
 static void func_drop(void *f) { trn_func_unref(f); }

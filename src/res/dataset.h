@@ -62,6 +62,9 @@ typedef struct trn_ds_op {
     void (*drop)(trn_it *it);                  /* the owner lets go: end the activities; may be NULL */
     void (*stop)(trn_it *it);                  /* free what the iterator holds; may be NULL */
     int64_t (*count)(const trn_ds *d);         /* elements; NULL: unknown */
+    /* What walks begin with and the graph does not say (seeds): written down, and put back. NULL: nothing. */
+    trn_err (*save)(trn_ds *d, trn_sb *out);
+    trn_err (*load)(trn_ds *d, const uint8_t *p, size_t n);
     bool catches;
     bool alias; /* has the elements of its input 0: walked as if it were that one */
 } trn_ds_op;
@@ -94,6 +97,13 @@ int64_t trn_ds_count(const trn_ds *d); /* -1 infinite, -2 unknown */
 /* The dataset in a scalar variant; borrowed. */
 trn_err trn_ds_in(trn_ds **out, const trn_tensor *t) TRN_MUST_USE;
 trn_err trn_ds_tensor(trn_tensor **out, TRN_OWN trn_ds *d) TRN_MUST_USE;
+
+/* All that `save` of a dataset and of those below it say; and back. INVALID_ARGUMENT when it was another dataset. */
+trn_err trn_ds_save(trn_sb *out, trn_ds *d) TRN_MUST_USE;
+trn_err trn_ds_load(trn_ds *d, const uint8_t *p, size_t n) TRN_MUST_USE;
+
+/* FAILED_PRECONDITION that names the op, when a function of the dataset or of those below it has state outside (trn_func). */
+trn_err trn_ds_check_external(trn_ds *d) TRN_MUST_USE;
 
 /* What the iterators of one walk share. Counted. */
 struct trn_itroot {

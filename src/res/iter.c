@@ -12,6 +12,11 @@ struct trn_iter {
     trn_dtype *types;
     trn_shape *shapes;
     trn_it *walk;
+    trn_ds *d;        /* that it walks over */
+    trn_sb begin;     /* what it began with */
+    trn_err begin_err;
+    uint64_t answers, failures; /* pulls that it has answered, the first end included; those with an error */
+    bool ended;
     bool closed;
     request *busy;      /* the one that pulls now */
     trn_waitlist queue; /* requests behind it */
@@ -32,6 +37,8 @@ struct request {
     bool hooked;
     trn_err err;
     trn_elem *e;
+    bool skipping; /* a walk that was begun again comes to where it stood */
+    uint64_t left, may_fail;
 };
 
 /* ---- life --------------------------------------------------------------------------------------------------------- */
@@ -61,6 +68,9 @@ static void iter_free(trn_resource *r)
 {
     trn_iter *i = (trn_iter *)r;
     trn_it_drop(i->walk);
+    trn_ds_unref(i->d);
+    trn_sb_fini(&i->begin);
+    trn_err_free(i->begin_err);
     trn_err_free(i->init_err);
     trn_mutex_fini(&i->mu);
     free(i->name);
@@ -116,13 +126,27 @@ trn_err trn_iter_match(const trn_iter *i, int n, const trn_dtype *types, const t
     return trn_elem_types_match(n, types, shapes, i->n, i->types, i->shapes);
 }
 
+#define SWAP(a, b)                                                                                                     \
+    do {                                                                                                               \
+        typeof(a) was = (a);                                                                                           \
+        (a) = (b);                                                                                                     \
+        (b) = was;                                                                                                     \
+    } while (0)
+
 trn_err trn_iter_set(trn_iter *i, trn_ds *d, const trn_host *host)
 {
     TRN_TRY(trn_elem_types_match(i->n, i->types, i->shapes, d->n, d->types, d->shapes));
     trn_it *walk;
-    TRN_TRY(trn_it_make(&walk, d, host));
+    trn_sb begin = {0};
+    trn_err begin_err = trn_ds_save(&begin, d);
+    trn_err err = trn_it_make(&walk, d, host);
+    if (err) {
+        trn_sb_fini(&begin);
+        trn_err_free(begin_err);
+        return err;
+    }
+    trn_ds *other = trn_ds_ref(d);
     trn_cancel *c = NULL;
-    trn_err err = TRN_OK;
     trn_lock(&i->mu);
     if (i->closed) {
         err = trn_errorf(TRN_CANCELLED, "Iterator '%s' was closed", i->name);
@@ -130,6 +154,11 @@ trn_err trn_iter_set(trn_iter *i, trn_ds *d, const trn_host *host)
         trn_it *old = i->walk;
         i->walk = walk;
         walk = old;
+        SWAP(i->d, other);
+        SWAP(i->begin, begin);
+        SWAP(i->begin_err, begin_err);
+        i->answers = i->failures = 0;
+        i->ended = false;
         if (i->busy)
             c = trn_cancel_ref(i->busy->own);
     }
@@ -138,6 +167,9 @@ trn_err trn_iter_set(trn_iter *i, trn_ds *d, const trn_host *host)
         trn_cancel_fire(c, trn_errorf(TRN_CANCELLED, "Iterator '%s' was initialised anew", i->name));
     trn_cancel_unref(c);
     trn_it_drop(walk);
+    trn_ds_unref(other);
+    trn_sb_fini(&begin);
+    trn_err_free(begin_err);
     return err;
 }
 
@@ -171,10 +203,40 @@ static void step_fired(void *arg)
     trn_cancel_fire(q->own, trn_cancel_why(q->w.cancel));
 }
 
+/* Who was cancelled has not been answered. */
+static void count_answer(request *q, trn_err err, const trn_elem *e)
+{
+    trn_iter *i = q->i;
+    trn_lock(&i->mu);
+    if (q->walk == i->walk && !i->ended && trn_err_code(err) != TRN_CANCELLED) {
+        i->answers++;
+        i->failures += err != TRN_OK;
+        i->ended = !err && !e;
+    }
+    trn_unlock(&i->mu);
+}
+
+/* Pulls that failed the first time may fail again; one more means that something else is wrong now. True: on to the next. */
+static bool skip_on(request *q, trn_err *err, trn_elem **e)
+{
+    bool more = *e || (*err && q->may_fail > 0 && trn_err_code(*err) != TRN_CANCELLED);
+    q->may_fail -= *err && more;
+    trn_elem_free(*e);
+    *e = NULL;
+    if (!more)
+        return false;
+    trn_err_free(*err);
+    *err = TRN_OK;
+    return --q->left > 0;
+}
+
 static bool pulled(void *arg, trn_err err, trn_elem *e)
 {
     request *q = arg;
     trn_iter *i = q->i;
+    count_answer(q, err, e);
+    if (q->skipping && skip_on(q, &err, &e))
+        return true;
     if (q->hooked)
         trn_cancel_remove(q->w.cancel, &q->hook);
     trn_lock(&i->mu);
@@ -230,12 +292,18 @@ static void serve(trn_iter *i)
             trn_cancel_fire(q->own, trn_cancel_why(w->cancel));
         }
     }
-    trn_act_pull(q->walk, q->own, pulled, q);
+    if (q->skipping)
+        trn_act_start(q->walk, q->own, pulled, q);
+    else
+        trn_act_pull(q->walk, q->own, pulled, q);
 }
 
-void trn_iter_next(trn_iter *i, trn_cancel *cancel, trn_iter_done done, void *arg)
+static void ask(trn_iter *i, trn_cancel *cancel, trn_iter_done done, void *arg, uint64_t skip, uint64_t may_fail)
 {
     request *q = trn_xalloc(sizeof *q);
+    q->skipping = skip > 0;
+    q->left = skip;
+    q->may_fail = may_fail;
     q->i = trn_resource_ref(i);
     q->done = done;
     q->arg = arg;
@@ -250,6 +318,71 @@ void trn_iter_next(trn_iter *i, trn_cancel *cancel, trn_iter_done done, void *ar
     trn_unlock(&i->mu);
     trn_wait_end_all(&ready);
     serve(i);
+}
+
+void trn_iter_next(trn_iter *i, trn_cancel *cancel, trn_iter_done done, void *arg) { ask(i, cancel, done, arg, 0, 0); }
+
+/* ---- where it stands -------------------------------------------------------------------------------------------------- */
+
+static const char state_mark[8] = "TRNITER1";
+
+typedef struct state_head {
+    char mark[8];
+    uint64_t answers, failures;
+} state_head;
+
+static trn_err not_set(const char *what)
+{
+    return trn_errorf(TRN_FAILED_PRECONDITION,
+                      "%s() failed because the iterator has not been initialized. Ensure that you have run the initializer operation for this iterator first.", what);
+}
+
+trn_err trn_iter_save(trn_sb *out, trn_iter *i, bool strict)
+{
+    state_head h = {.mark = {0}};
+    memcpy(h.mark, state_mark, sizeof h.mark);
+    trn_lock(&i->mu);
+    trn_err err = !i->walk ? not_set("Save") : i->begin_err ? trn_err_copy(i->begin_err) : TRN_OK;
+    h.answers = i->answers;
+    h.failures = i->failures;
+    if (!err && strict)
+        err = trn_ds_check_external(i->d);
+    if (!err) {
+        trn_sb_add(out, &h, sizeof h);
+        trn_sb_add(out, i->begin.p, i->begin.n);
+    }
+    trn_unlock(&i->mu);
+    return err;
+}
+
+static trn_err begin_again(trn_iter *i, const void *p, size_t n, const trn_host *host)
+{
+    trn_lock(&i->mu);
+    trn_ds *d = i->walk ? trn_ds_ref(i->d) : NULL;
+    trn_unlock(&i->mu);
+    if (!d)
+        return not_set("Restore");
+    trn_err err = trn_ds_load(d, p, n);
+    if (!err)
+        err = trn_iter_set(i, d, host); /* the old walk ends here, and what it holds (locks of caches) is free */
+    trn_ds_unref(d);
+    return err;
+}
+
+void trn_iter_load(trn_iter *i, const void *p, size_t n, const trn_host *host, trn_cancel *cancel, trn_iter_done done, void *arg)
+{
+    state_head h;
+    trn_err err = TRN_OK;
+    if (n < sizeof h || memcmp(p, state_mark, sizeof state_mark) != 0)
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "this is not the position of an iterator of Trainera");
+    if (!err) {
+        memcpy(&h, p, sizeof h);
+        err = begin_again(i, (const char *)p + sizeof h, n - sizeof h, host);
+    }
+    if (err || !h.answers)
+        done(arg, err ? trn_err_wrap(err, "Failed to restore dataset iterator from checkpoint") : TRN_OK, NULL);
+    else
+        ask(i, cancel, done, arg, h.answers, h.failures);
 }
 
 /* ---- OneShotIterator ------------------------------------------------------------------------------------------------ */

@@ -26,6 +26,12 @@ typedef void (*trn_iter_done)(void *arg, TRN_OWN trn_err err, TRN_OWN trn_elem *
 /* [any] `done` once, on any thread, maybe before this returns. FAILED_PRECONDITION without a walk. */
 void trn_iter_next(trn_iter *i, trn_cancel *cancel, trn_iter_done done, void *arg);
 
+/* Where it stands: how many pulls the walk has answered, and what it began with (trn_ds_save). FAILED_PRECONDITION without a walk. */
+trn_err trn_iter_save(trn_sb *out, trn_iter *i, bool strict) TRN_MUST_USE; /* strict: trn_ds_check_external */
+/* [any] A new walk over the same dataset, pulled until it stands there: as long as it took the first time. Who asks for elements meanwhile waits.
+ * `done` (e is NULL) as in trn_iter_next. */
+void trn_iter_load(trn_iter *i, const void *p, size_t n, const trn_host *host, trn_cancel *cancel, trn_iter_done done, void *arg);
+
 /* For OneShotIterator. True: the caller is the first and must end with trn_iter_ready. False: `ready` runs later (or has run) with the outcome. */
 typedef void (*trn_iter_ready_fn)(void *arg, TRN_OWN trn_err err);
 bool trn_iter_first(trn_iter *i, trn_cancel *cancel, trn_iter_ready_fn ready, void *arg);

@@ -3,10 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "base/base.h"
-#include "ckpt/record.h"
 #include "ckpt/stream.h"
 #include "proto/pbw.h"
 #include "tensor/tensor.h"
@@ -56,94 +54,6 @@ void trn_record_reader_close(trn_record_reader *r)
     trn_stream_close(r->s);
     free(r->path);
     free(r);
-}
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
-
-struct trn_record_writer {
-    trn_outfile f;
-    bool packed;
-    z_stream z;
-};
-
-static trn_err deflate_some(trn_record_writer *w, const void *p, size_t n, int flush)
-{
-    uint8_t room[16384];
-    while (n || flush == Z_FINISH) {
-        size_t now = TRN_MIN(n, (size_t)1 << 30);
-        w->z.next_in = (Bytef *)(uintptr_t)p;
-        w->z.avail_in = (uInt)now;
-        int rc;
-        do {
-            w->z.next_out = room;
-            w->z.avail_out = sizeof room;
-            rc = deflate(&w->z, flush);
-            if (rc == Z_STREAM_ERROR)
-                return trn_errorf(TRN_INTERNAL, "%s: zlib: %s", w->f.path, w->z.msg ? w->z.msg : "stream error");
-            TRN_TRY(trn_outfile_write(&w->f, room, sizeof room - w->z.avail_out));
-        } while (w->z.avail_out == 0 || w->z.avail_in > 0);
-        p = (const uint8_t *)p + now;
-        n -= now;
-        if (flush == Z_FINISH && rc == Z_STREAM_END)
-            break;
-    }
-    return TRN_OK;
-}
-
-static trn_err put(trn_record_writer *w, const void *p, size_t n) { return w->packed ? deflate_some(w, p, n, Z_NO_FLUSH) : trn_outfile_write(&w->f, p, n); }
-
-trn_err trn_record_writer_open(trn_record_writer **out, const char *path, const char *compression)
-{
-    trn_compression how;
-    TRN_TRY(trn_compression_parse(&how, compression ? compression : ""));
-    trn_record_writer *w = trn_xalloc(sizeof *w);
-    trn_err err = trn_outfile_open(&w->f, path);
-    if (!err && how != TRN_PLAIN) {
-        if (deflateInit2(&w->z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, how == TRN_GZIP ? 15 + 16 : 15, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
-            trn_outfile_abort(&w->f);
-            err = trn_err_oom();
-        } else
-            w->packed = true;
-    }
-    if (err) {
-        free(w);
-        return err;
-    }
-    *out = w;
-    return TRN_OK;
-}
-
-trn_err trn_record_writer_add(trn_record_writer *w, const void *p, size_t n)
-{
-    uint8_t head[TRN_RECORD_HEAD], tail[TRN_RECORD_TAIL];
-    trn_record_head(head, n);
-    trn_record_tail(tail, p, n);
-    TRN_TRY(put(w, head, sizeof head));
-    TRN_TRY(put(w, p, n));
-    return put(w, tail, sizeof tail);
-}
-
-trn_err trn_record_writer_close(trn_record_writer *w)
-{
-    trn_err err = w->packed ? deflate_some(w, NULL, 0, Z_FINISH) : TRN_OK;
-    if (w->packed)
-        deflateEnd(&w->z);
-    if (err)
-        trn_outfile_abort(&w->f);
-    else
-        err = trn_outfile_commit(&w->f);
-    free(w);
-    return err;
-}
-
-void trn_record_writer_abort(trn_record_writer *w)
-{
-    if (!w)
-        return;
-    if (w->packed)
-        deflateEnd(&w->z);
-    trn_outfile_abort(&w->f);
-    free(w);
 }
 
 /* ---- tf.Example: features (1) { feature (1) map { key (1), value (2) { bytes_list (1) | float_list (2) | int64_list (3) { value (1) } } } } --------- */

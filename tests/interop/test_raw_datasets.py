@@ -277,6 +277,24 @@ def test_parse_example_dataset(target):
     same(target, build)
 
 
+@pytest.mark.parametrize("splits", [tf.int32, tf.int64])
+def test_parse_example_dataset_with_ragged_features(target, splits):
+    def example(i):
+        f = {"x": tf.train.Feature(int64_list=tf.train.Int64List(value=range(i % 3))), "y": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"t"] * i))}
+        return tf.train.Example(features=tf.train.Features(feature=f if i % 4 else {})).SerializeToString()
+
+    def build():
+        kw = dict(output_types=[tf.float32, tf.variant, tf.variant], output_shapes=[tf.TensorShape([None]), tf.TensorShape([]), tf.TensorShape([])])
+        h = op("IteratorV2", shared_name="", container="", **kw)
+        d = op("ParseExampleDatasetV2", input_dataset=D.from_tensor_slices([example(i) for i in range(7)]).batch(3)._variant_tensor, num_parallel_calls=i64(2), dense_defaults=[1.5], sparse_keys=[],
+               dense_keys=["a"], sparse_types=[], dense_shapes=[[]], ragged_keys=["y", "x"], ragged_value_types=[tf.string, tf.int64], ragged_split_types=[splits, tf.int64], **kw)
+        a, x, y = op("IteratorGetNext", iterator=h, **kw)
+        back = lambda v, t, s: list(op("RaggedTensorFromVariant", encoded_ragged=v, input_ragged_rank=1, output_ragged_rank=1, Tvalues=t, Tsplits=s))
+        return [op("MakeIterator", dataset=plain(d, kw), iterator=h)] + [[a, back(x, tf.int64, tf.int64), back(y, tf.string, splits)]] * 4
+
+    same(target, build)
+
+
 def test_sparse_tensor_slices(target):
     def build(indices, values, shape):
         kw = dict(output_types=[tf.int64, tf.float32, tf.int64], output_shapes=[tf.TensorShape(s) for s in ([None, 1], [None], [1])])

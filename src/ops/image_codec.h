@@ -9,13 +9,13 @@
 #define TRN_IMAGE_MAX (INT64_C(1) << 29) /* pixels of a PNG or of all frames of a GIF, samples of a JPEG; TensorFlow's limit */
 
 typedef struct trn_jpeg_opts {
-    int channels; /* 1 or 3; 0: as in the file (four become three) */
-    int ratio;    /* 1, 2, 4 or 8 times smaller */
-    bool fancy;   /* interpolate colours that were stored at half the size */
-    bool accurate;
-    bool recover;           /* a file that ends too soon is completed somehow */
-    float fraction;         /* of the rows that must be there; the rest becomes black */
-    const int32_t *crop;    /* y, x, height, width after scaling; NULL: everything */
+    int channels;        /* 1 or 3; 0: as in the file (four become three) */
+    int ratio;           /* 1, 2, 4 or 8 times smaller */
+    bool fancy;          /* interpolate colours that were stored at half the size */
+    bool accurate;       /* slower cosines */
+    bool recover;        /* a file that ends too soon is completed somehow */
+    float fraction;      /* of the rows that must be there; the rest becomes black */
+    const int32_t *crop; /* y, x, height, width after scaling; NULL: everything */
 } trn_jpeg_opts;
 
 /* The result is uint8 [height, width, channels]. */

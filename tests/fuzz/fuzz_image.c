@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Frees the error, or looks at every byte of the result. */
+/* Frees the error, or looks at the result, here and there. */
 static void look(trn_err e, trn_tensor *t, int rank, trn_dtype dtype)
 {
     static volatile uint8_t sink;
@@ -16,7 +16,7 @@ static void look(trn_err e, trn_tensor *t, int rank, trn_dtype dtype)
     }
     if (t->shape.rank != rank || t->dtype != dtype || t->count <= 0)
         abort();
-    for (size_t i = 0; i < trn_tensor_bytes(t); i++)
+    for (size_t i = 0; i < trn_tensor_bytes(t); i += 61)
         sink ^= TRN_DATA(t, uint8_t)[i];
     trn_tensor_unref(t);
 }
@@ -31,10 +31,13 @@ static void jpeg(const uint8_t *p, size_t n, unsigned how)
     }
     int32_t crop[4] = {(int32_t)(size[0] / 3), (int32_t)(size[1] / 3), (int32_t)(size[0] / 4), (int32_t)(size[1] / 4)};
     trn_jpeg_opts o = {.channels = (int[]){0, 1, 3, 0}[how & 3], .ratio = 1 << (how >> 2 & 3), .fancy = how & 16, .accurate = how & 32, .fraction = how & 64 ? 0.3f : 1};
-    o.recover = (how & 128) && size[0] * size[1] < 1 << 20; /* larger ones are filled from nothing, which only takes time */
+    bool small = size[0] * size[1] < 1 << 20; /* larger ones only take time */
+    o.recover = (how & 128) && small;
     trn_tensor *t = NULL;
     e = trn_jpeg_decode(&t, p, n, &o);
     look(e, t, 3, TRN_UINT8);
+    if (!small)
+        return;
     o.crop = crop;
     e = trn_jpeg_decode(&t, p, n, &o);
     look(e, t, 3, TRN_UINT8);

@@ -210,13 +210,24 @@ static trn_err unicode_decode(trn_kctx *k)
     return err;
 }
 
+typedef struct scripts {
+    int32_t *y;
+    const int32_t *x;
+} scripts;
+
+static void some_scripts(void *arg, int64_t begin, int64_t end)
+{
+    const scripts *s = arg;
+    for (int64_t i = begin; i < end; i++)
+        s->y[i] = trn_unicode_script(s->x[i]);
+}
+
 static trn_err unicode_script(trn_kctx *k)
 {
+    const trn_tensor *x = trn_in(k, 0);
     trn_tensor *y;
     TRN_TRY(trn_out_like(&y, k, 0, 0));
-    const int32_t *x = TRN_DATA(trn_in(k, 0), int32_t);
-    for (int64_t i = 0; i < y->count; i++)
-        TRN_DATA_MUT(y, int32_t)[i] = trn_unicode_script(x[i]);
+    trn_k_for(k, x->count, 4096, some_scripts, &(scripts){TRN_DATA_MUT(y, int32_t), TRN_DATA(x, int32_t)});
     return TRN_OK;
 }
 

@@ -87,7 +87,7 @@ trn_err trn_data_out(trn_kctx *k, void *ds, trn_err err)
     return err;
 }
 
-trn_err trn_it_start_in(trn_it *it) { return trn_it_new(&it->in, it->d->in[0], it->root); }
+trn_err trn_it_start_in(trn_it *it) { return trn_it_new_in(&it->in, it, 0); }
 
 trn_err trn_sh_dataset(trn_shctx *s)
 {

@@ -329,7 +329,7 @@ static trn_ds_do concat_next(trn_it *it_, trn_act *a, trn_ds_why why)
     if (it->at >= it_->d->n_in)
         return TRN_DS_END;
     if (!it_->in) {
-        trn_err err = trn_it_new(&it_->in, it_->d->in[it->at], it_->root);
+        trn_err err = trn_it_new_in(&it_->in, it_, (int)it->at);
         if (err)
             return trn_act_fail(a, err);
     }
@@ -390,7 +390,7 @@ static trn_err zip_start(trn_it *it_)
     zip_it *it = (zip_it *)it_;
     it->in = trn_xalloc((size_t)it_->d->n_in * sizeof *it->in);
     for (int i = 0; i < it_->d->n_in; i++)
-        TRN_TRY(trn_it_new(&it->in[i], it_->d->in[i], it_->root));
+        TRN_TRY(trn_it_new_in(&it->in[i], it_, i));
     return TRN_OK;
 }
 
@@ -514,7 +514,7 @@ static trn_err directed_start(trn_it *it_)
     it->active = it_->d->n_in - 1;
     it->in = trn_xalloc((size_t)it_->d->n_in * sizeof *it->in);
     for (int i = 1; i < it_->d->n_in; i++)
-        TRN_TRY(trn_it_new(&it->in[i], it_->d->in[i], it_->root));
+        TRN_TRY(trn_it_new_in(&it->in[i], it_, i));
     return TRN_OK;
 }
 

@@ -17,6 +17,7 @@ typedef struct seeds {
     trn_mutex mu;
     uint64_t seed, seed2;
     bool reshuffle;
+    bool shared; /* by a handle: all walks draw from it. Else each place in each walk has a copy, as if it were a dataset of its own */
     trn_philox1 gen;
 } seeds;
 
@@ -43,6 +44,20 @@ static seeds *seeds_new(int64_t seed, int64_t seed2, bool reshuffle)
     s->gen = trn_philox1_of(trn_philox_seed(s->seed, s->seed2));
     return s;
 }
+
+static trn_resource *seeds_copy(trn_resource *r)
+{
+    seeds *s = (seeds *)r, *c = seeds_new(1, 1, s->reshuffle);
+    trn_lock(&s->mu);
+    c->seed = s->seed;
+    c->seed2 = s->seed2;
+    c->gen = s->gen;
+    trn_unlock(&s->mu);
+    return &c->r;
+}
+
+/* Those that an iterator draws from. TensorFlow writes a pipeline down as a graph before it walks it: a dataset that is used twice is two there. */
+static seeds *seeds_of(trn_it *it, seeds *s) { return s->shared ? s : (seeds *)trn_it_kept(it, &s->r, seeds_copy); }
 
 /* The generator of the next epoch. */
 static trn_philox1 seeds_next(seeds *s)
@@ -104,6 +119,7 @@ typedef struct slice {
 
 typedef struct shuffle_it {
     trn_it it;
+    seeds *s; /* borrowed */
     trn_philox1 gen;
     bool seeded;
     int64_t epoch, n; /* n: elements in the buffer */
@@ -127,7 +143,8 @@ static trn_err shuffle_load(trn_ds *d, const uint8_t *p, size_t n) { return seed
 static trn_err shuffle_start(trn_it *it_)
 {
     shuffle_it *it = (shuffle_it *)it_;
-    it->gen = seeds_next(((shuffle *)it_->d)->s);
+    it->s = seeds_of(it_, ((shuffle *)it_->d)->s);
+    it->gen = seeds_next(it->s);
     return TRN_OK;
 }
 
@@ -192,7 +209,7 @@ static trn_elem *take(shuffle_it *it, shuffle *d)
     int empty = 0;
     while (it->sl[empty].start == it->sl[empty].end) {
         empty++;
-        it->gen = seeds_next(d->s);
+        it->gen = seeds_next(it->s);
     }
     it->n_slices -= empty;
     memmove(it->sl, it->sl + empty, (size_t)it->n_slices * sizeof *it->sl);
@@ -295,7 +312,9 @@ static trn_err anonymous_seeds(trn_kctx *k)
     TRN_TRY(trn_data_i64(&seed2, k, 1, "seed2"));
     if (k->n_in > 2)
         TRN_TRY(trn_data_bool(&reshuffle, k, 2, "reshuffle"));
-    return trn_data_anonymous(k, &seeds_new(seed, seed2, reshuffle)->r, "tensorflow::data::SeedGeneratorManager");
+    seeds *s = seeds_new(seed, seed2, reshuffle);
+    s->shared = true;
+    return trn_data_anonymous(k, &s->r, "tensorflow::data::SeedGeneratorManager");
 }
 
 /* ---- Random ------------------------------------------------------------------------------------------------------------- */
@@ -307,7 +326,7 @@ typedef struct random_it {
 
 static trn_err random_start(trn_it *it_)
 {
-    ((random_it *)it_)->gen = seeds_next(((shuffle *)it_->d)->s);
+    ((random_it *)it_)->gen = seeds_next(seeds_of(it_, ((shuffle *)it_->d)->s));
     return TRN_OK;
 }
 

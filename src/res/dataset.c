@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "res/res.h"
+
 #define LOOP_BUDGET 256 /* operator calls that a loop thread makes before the pool takes over */
 
 /* ---- elements ----------------------------------------------------------------------------------------------------- */
@@ -224,12 +226,14 @@ trn_err trn_ds_load(trn_ds *d, const uint8_t *p, size_t n)
 /* ---- iterators ---------------------------------------------------------------------------------------------------- */
 
 static void func_drop(void *f) { trn_func_unref(f); }
+static void kept_drop(void *r) { trn_resource_unref(r); }
 
 static void root_unref(trn_itroot *r)
 {
     if (atomic_fetch_sub_explicit(&r->ref, 1, memory_order_acq_rel) != 1)
         return;
     trn_map_free(r->funcs, func_drop);
+    trn_map_free(r->kept, kept_drop);
     trn_mutex_fini(&r->mu);
     free(r);
 }
@@ -261,13 +265,38 @@ static trn_err root_func(trn_func **out, trn_itroot *r, trn_func *f)
     return TRN_OK;
 }
 
-trn_err trn_it_new(trn_it **out, trn_ds *d, trn_itroot *root)
+struct trn_resource *trn_it_kept(trn_it *it, struct trn_resource *what, struct trn_resource *(*copy)(struct trn_resource *what))
+{
+    if (!it->place)
+        return what;
+    uint64_t key[2] = {it->place, (uintptr_t)what};
+    trn_itroot *r = it->root;
+    trn_lock(&r->mu);
+    struct trn_resource *mine = trn_map_get(r->kept, key, sizeof key), *fresh = NULL;
+    trn_unlock(&r->mu);
+    if (mine)
+        return mine;
+    fresh = copy(what);
+    trn_lock(&r->mu);
+    if (!(mine = trn_map_get(r->kept, key, sizeof key))) {
+        trn_map_put(r->kept, key, sizeof key, fresh);
+        mine = fresh;
+        fresh = NULL;
+    }
+    trn_unlock(&r->mu);
+    if (fresh)
+        trn_resource_unref(fresh);
+    return mine;
+}
+
+static trn_err it_new(trn_it **out, trn_ds *d, trn_itroot *root, uint64_t place)
 {
     while (d->op->alias)
         d = d->in[0];
     trn_it *it = trn_xalloc(TRN_MAX(d->op->it_size, sizeof *it));
     atomic_init(&it->ref, 1);
     it->op = d->op;
+    it->place = place;
     it->d = trn_ds_ref(d);
     it->root = root;
     atomic_fetch_add_explicit(&root->ref, 1, memory_order_relaxed);
@@ -282,6 +311,14 @@ trn_err trn_it_new(trn_it **out, trn_ds *d, trn_itroot *root)
     return TRN_OK;
 }
 
+trn_err trn_it_new(trn_it **out, trn_ds *d, trn_itroot *root) { return it_new(out, d, root, 0); }
+
+trn_err trn_it_new_in(trn_it **out, trn_it *parent, int i)
+{
+    uint64_t at[2] = {parent->place, (uint64_t)i}, place = parent->place ? trn_hash(at, sizeof at) | 1 : 0;
+    return it_new(out, parent->d->in[i], parent->root, place);
+}
+
 trn_err trn_it_make(trn_it **out, trn_ds *d, const trn_host *host)
 {
     trn_itroot *r = trn_xalloc(sizeof *r);
@@ -289,7 +326,8 @@ trn_err trn_it_make(trn_it **out, trn_ds *d, const trn_host *host)
     r->host = *host;
     trn_mutex_init(&r->mu, TRN_RANK_RES);
     r->funcs = trn_map_new();
-    trn_err err = trn_it_new(out, d, r);
+    r->kept = trn_map_new();
+    trn_err err = it_new(out, d, r, 1);
     root_unref(r);
     return err;
 }

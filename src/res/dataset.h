@@ -111,6 +111,7 @@ struct trn_itroot {
     trn_host host;
     trn_mutex mu;
     trn_map *funcs; /* trn_func of a dataset → its fork */
+    trn_map *kept;  /* place and what → trn_resource: trn_it_kept */
 };
 
 /* Head of every iterator. Counted: by its owner (the one above it) and by its own activities. */
@@ -121,9 +122,16 @@ struct trn_it {
     trn_itroot *root;
     trn_func *f;  /* the dataset's function, with states of this walk */
     trn_it *in;   /* the input, for operators with one; dropped with the iterator */
+    uint64_t place; /* in the tree: which inputs lead from the top to here; 0: a function has made the dataset */
 };
 
 trn_err trn_it_new(trn_it **out, trn_ds *d, trn_itroot *root) TRN_MUST_USE;
+/* An iterator over input i of the parent's dataset. */
+trn_err trn_it_new_in(trn_it **out, trn_it *parent, int i) TRN_MUST_USE;
+/* What the iterators at one place of the tree have in common, however often they begin anew: a copy of `what`, made for the first. A dataset that is used twice
+ * has two places. Borrowed; lives as long as the walk. For place 0 it is `what` itself. */
+struct trn_resource;
+struct trn_resource *trn_it_kept(trn_it *it, struct trn_resource *what, struct trn_resource *(*copy)(struct trn_resource *what));
 /* The top of a tree, with a root of its own. */
 trn_err trn_it_make(trn_it **out, trn_ds *d, const trn_host *host) TRN_MUST_USE;
 trn_it *trn_it_ref(trn_it *it);

@@ -292,6 +292,30 @@ def test_map_defun(target):
     same(target, lambda: [tf.raw_ops.MapDefun(arguments=[tf1.placeholder_with_default(i64(3), None)], captured_inputs=[], output_types=[tf.int64], output_shapes=[[]], f=fn(lambda a: a))])
 
 
+TWICE = {
+    "zip": lambda d: D.zip((d, d.map(lambda x: x))).map(lambda x, y: x * 100 + y),
+    "zip_same": lambda d: D.zip((d, d)).map(lambda x, y: x * 100 + y),
+    "concatenate": lambda d: d.concatenate(d),
+    "repeat": lambda d: D.zip((d, d)).map(lambda x, y: x * 100 + y).repeat(2),
+    "in_a_function": lambda d: D.range(3).flat_map(lambda x: D.range(5).shuffle(5, seed=3).map(lambda y: x * 10 + y)),
+}
+
+
+@pytest.mark.asan
+@pytest.mark.parametrize("source", ["shuffle", "repeated", "random"])
+@pytest.mark.parametrize("name", TWICE)
+def test_a_shuffled_dataset_that_is_used_twice(target, name, source):
+    """Both uses have the same order: they are datasets of their own to TensorFlow."""
+    source = {"shuffle": lambda: D.range(9).shuffle(4, seed=5), "repeated": lambda: D.range(4).shuffle(4, seed=5).repeat(2),
+              "random": lambda: tf.data.experimental.RandomDataset(seed=4).take(6)}[source]
+
+    def build():
+        it = tf1.data.make_initializable_iterator(TWICE[name](source()))
+        return [it.initializer] + [it.get_next()] * 14 + [it.initializer] + [it.get_next()] * 3
+
+    same(target, build)
+
+
 def test_list_by_number(target):
     same(target, lambda: [op("GetElementAtIndex", dataset=op("ListDataset", tensors=[i64(5), i64(7)], **I64), index=i64(i), **I64) for i in (0, 1, 2, -1)])
 

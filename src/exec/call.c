@@ -208,11 +208,19 @@ trn_err trn_exec__body(trn_graph **out, trn_funclib *lib, const trn_func_ref *f)
     return finished(out, g, f);
 }
 
-trn_err trn_exec__graph(trn_func **out, trn_kctx *k, const void *p, size_t n)
+trn_err trn_exec__graph_func(trn_func **out, trn_kctx *k, trn_graph *g)
 {
     const run *r = (const run *)k->step;
-    if (r->depth >= MAX_FUNC_DEPTH)
+    if (r->depth >= MAX_FUNC_DEPTH) {
+        trn_graph_free(g);
         return trn_errorf(TRN_RESOURCE_EXHAUSTED, "calls nest deeper than %d", MAX_FUNC_DEPTH);
+    }
+    TRN_TRY(finished(&g, g, NULL));
+    return trn_exec__func_of(out, g, "graph", r->plan, r->depth + 1);
+}
+
+trn_err trn_exec__graph(trn_func **out, trn_kctx *k, const void *p, size_t n)
+{
     trn_arena *a = trn_arena_new();
     Tensorflow__GraphDef *gd;
     trn_err err = TRN_PB_UNPACK(&gd, a, tensorflow__graph_def__descriptor, p, n);
@@ -224,8 +232,7 @@ trn_err trn_exec__graph(trn_func **out, trn_kctx *k, const void *p, size_t n)
         trn_graph_free(g);
         return err;
     }
-    TRN_TRY(finished(&g, g, NULL));
-    return trn_exec__func_of(out, g, "graph", r->plan, r->depth + 1);
+    return trn_exec__graph_func(out, k, g);
 }
 
 static trn_err make_plan(trn_plan **out, const trn_plan *caller, const trn_func_ref *f, const trn_sb *key)

@@ -1,4 +1,4 @@
-/* Where a dataset comes from, and the way back: the graph that makes it (DatasetToGraph). Each dataset keeps the node that made it with the node's
+/* Where a dataset comes from, and the way back: the graph that makes it (DatasetToGraph), or a part of it (AutoShardDataset). Each dataset keeps the node that made it with the node's
  * inputs; a graph of those nodes makes it again, here or on any other task, TensorFlow's included. */
 #include <stdlib.h>
 
@@ -47,6 +47,9 @@ typedef struct writer {
     trn_map *made; /* trn_ds * → id of its node + 1: a dataset that two others stand on is made once */
     trn_resmgr *resmgr;
     bool stateful; /* what lies outside of the dataset may be lost */
+    bool here;     /* for this task: inputs are arguments, as they are */
+    trn_tensor **args;
+    int n_args, cap_args;
 } writer;
 
 static trn_err add_dataset(int *id, writer *w, trn_ds *d);
@@ -115,8 +118,21 @@ static trn_err add_resource(int *id, writer *w, const origin *o, trn_tensor *t)
     return add_const(id, w, t);
 }
 
+static trn_err add_arg(int *id, writer *w, trn_tensor *t)
+{
+    trn_attr attrs[] = {{.name = "T", .kind = TRN_ATTR_TYPE, .v.type = t->dtype}, {.name = "index", .kind = TRN_ATTR_INT, .v.i = w->n_args}};
+    trn_gnode *nd;
+    TRN_TRY(trn_graph_add(&nd, w->g, "_Arg", trn_graph_unique_name(w->g, "_Arg"), "", attrs, 2, NULL, 0));
+    TRN_PUSH(w->args, w->n_args, w->cap_args, t);
+    *id = nd->id;
+    return TRN_OK;
+}
+
 static trn_err add_input(int *id, writer *w, const origin *o, trn_tensor *t)
 {
+    bool number = t->dtype == TRN_INT64 && t->count == 1; /* ShardDataset's hint is one, and those who divide look for it */
+    if (w->here && !number)
+        return add_arg(id, w, t);
     if (t->dtype == TRN_RESOURCE)
         return add_resource(id, w, o, t);
     if (t->dtype == TRN_VARIANT)
@@ -220,31 +236,55 @@ static void strip_devices(Tensorflow__FunctionDefLibrary *l, trn_arena *a)
     }
 }
 
-trn_err trn_exec__graph_of(void **bytes, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip)
+static trn_err write_graph(trn_gnode **sink, writer *w, const trn_tensor *t)
 {
     trn_ds *d;
     TRN_TRY(trn_ds_in(&d, t));
+    trn_attr attrs[] = {{.name = "T", .kind = TRN_ATTR_TYPE, .v.type = TRN_VARIANT}, {.name = "index", .kind = TRN_ATTR_INT, .v.i = 0}};
+    trn_edge in = {0};
     trn_funclib *lib = trn_funclib_new();
-    writer w = {.g = trn_graph_new(lib), .made = trn_map_new(), .resmgr = k->step->resmgr, .stateful = stateful};
+    w->g = trn_graph_new(lib);
+    w->made = trn_map_new();
     trn_funclib_unref(lib);
-    int id;
-    trn_err err = add_dataset(&id, &w, d);
-    if (!err) {
-        trn_attr attrs[] = {{.name = "T", .kind = TRN_ATTR_TYPE, .v.type = TRN_VARIANT}, {.name = "index", .kind = TRN_ATTR_INT, .v.i = 0}};
-        err = trn_graph_add(NULL, w.g, "_Retval", trn_graph_unique_name(w.g, "dataset"), "", attrs, 2, &(trn_edge){id, 0}, 1);
-    }
-    if (!err) {
-        trn_arena *a = trn_arena_new();
-        w.g->producer = TRN_GRAPH_PRODUCER;
-        Tensorflow__GraphDef *gd = trn_graph_export(a, w.g);
-        if (strip)
-            strip_devices(gd->library, a);
-        *n = tensorflow__graph_def__get_packed_size(gd);
-        *bytes = trn_xalloc(*n + 1);
-        tensorflow__graph_def__pack(gd, *bytes);
-        trn_arena_free(a);
-    }
-    trn_map_free(w.made, NULL);
+    trn_err err = add_dataset(&in.node, w, d);
+    trn_map_free(w->made, NULL);
+    if (!err)
+        err = trn_graph_add(sink, w->g, "_Retval", trn_graph_unique_name(w->g, "dataset"), "", attrs, 2, &in, 1);
+    w->g->producer = TRN_GRAPH_PRODUCER;
+    if (err)
+        trn_graph_free(w->g);
+    return err;
+}
+
+trn_err trn_exec__graph_of(void **bytes, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip)
+{
+    writer w = {.resmgr = k->step->resmgr, .stateful = stateful};
+    trn_gnode *sink;
+    TRN_TRY(write_graph(&sink, &w, t));
+    trn_arena *a = trn_arena_new();
+    Tensorflow__GraphDef *gd = trn_graph_export(a, w.g);
+    if (strip)
+        strip_devices(gd->library, a);
+    *n = tensorflow__graph_def__get_packed_size(gd);
+    *bytes = trn_xalloc(*n + 1);
+    tensorflow__graph_def__pack(gd, *bytes);
+    trn_arena_free(a);
     trn_graph_free(w.g);
+    return TRN_OK;
+}
+
+trn_err trn_exec__shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s)
+{
+    writer w = {.resmgr = k->step->resmgr, .stateful = true, .here = true};
+    trn_gnode *sink;
+    trn_err err = write_graph(&sink, &w, t);
+    if (!err && (err = trn_graph_shard(w.g, sink, s)))
+        trn_graph_free(w.g);
+    if (!err)
+        err = trn_exec__graph_func(out, k, w.g);
+    if (err)
+        free(w.args);
+    else
+        *args = w.args;
     return err;
 }

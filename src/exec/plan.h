@@ -120,7 +120,11 @@ trn_err trn_exec__func_new(trn_func **out, const trn_plan *from, const trn_func_
 trn_err trn_exec__func_of(trn_func **out, TRN_OWN trn_graph *g, const char *name, const trn_plan *from, int depth) TRN_MUST_USE;
 trn_host trn_exec__host(const trn_kctx *k);
 
-/* origin.c: trn_k_origin, trn_k_graph_of */
+/* A graph as a function that runs here. */
+trn_err trn_exec__graph_func(trn_func **out, trn_kctx *k, TRN_OWN trn_graph *g) TRN_MUST_USE;
+
+/* origin.c: trn_k_origin, trn_k_graph_of, trn_k_shard */
+trn_err trn_exec__shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s) TRN_MUST_USE;
 trn_origin *trn_exec__origin(const trn_kctx *k);
 trn_err trn_exec__graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 

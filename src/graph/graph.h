@@ -4,6 +4,7 @@
 #ifndef TRN_GRAPH_H
 #define TRN_GRAPH_H
 
+#include "op/func.h"
 #include "op/registry.h"
 #include "proto/tensorflow.pb-c.h"
 
@@ -108,6 +109,9 @@ trn_err trn_graph_prune(trn_graph **out, const trn_graph *g, const trn_run_sig *
 trn_err trn_graph_check_ops(const trn_graph *g) TRN_MUST_USE;
 /* For tools/ops-doc: with TRAINERA_OPS_SEEN=FILE in the environment the names of the ops are added to FILE, each once. */
 void trn_graph_note_ops(const trn_graph *g);
+
+/* ---- datasets (shard.c): the graph whose node `sink` takes a dataset gives each worker its part of the elements. NOT_FOUND: there are no files to divide. */
+trn_err trn_graph_shard(trn_graph *g, trn_gnode *sink, const trn_shard *s) TRN_MUST_USE;
 
 /* ---- shapes (infer.c): partial shapes of all outputs; out[id] is an array of n_out shapes in g's arena. */
 trn_err trn_graph_infer(trn_shape ***out, const trn_graph *g) TRN_MUST_USE;

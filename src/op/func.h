@@ -47,6 +47,13 @@ static inline void trn_origin_free(trn_origin *o)
 /* [any] The counterpart of trn_k_graph: the GraphDef that makes the dataset `t`; the caller frees it. FAILED_PRECONDITION when it stands on what no graph
  * can hold, and unless `stateful` on resources and stateful functions. `strip`: functions forget which task they were placed on. */
 trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
+/* How workers divide a dataset: AutoShardDataset. */
+enum { TRN_SHARD_OFF = -1, TRN_SHARD_AUTO, TRN_SHARD_FILE, TRN_SHARD_DATA, TRN_SHARD_HINT };
+typedef struct trn_shard {
+    int64_t workers, index, replicas, policy;
+} trn_shard;
+/* [any] A function that makes this worker's part of the dataset `t`. *args, which the caller frees, are what it is to be called with; they belong to `t`. */
+trn_err trn_k_shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s) TRN_MUST_USE;
 /* [any] trn_k_call on a device of this task or of another one; what its name leaves out is the node's. Results are of the node's output types. */
 void trn_k_call_on(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
 trn_func *trn_func_ref_add(trn_func *f);

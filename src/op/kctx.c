@@ -151,6 +151,13 @@ trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn
     return k->step->api->graph_of(graph_def, n, k, t, stateful, strip);
 }
 
+trn_err trn_k_shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s)
+{
+    if (!k->step->api->shard)
+        return trn_errorf(TRN_UNIMPLEMENTED, "datasets are not divided here");
+    return k->step->api->shard(out, args, k, t, s);
+}
+
 trn_host trn_k_host(const trn_kctx *k)
 {
     return k->step->api && k->step->api->host ? k->step->api->host(k) : (trn_host){0};

@@ -29,6 +29,7 @@
     X(trn_ops_data_iter)                                                                                               \
     X(trn_ops_data_multi)                                                                                              \
     X(trn_ops_data_rebatch)                                                                                            \
+    X(trn_ops_data_shard)                                                                                              \
     X(trn_ops_data_shuffle)                                                                                            \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \

@@ -75,7 +75,8 @@ static void image_patches(trn_grad_ctx *c)
 }
 static void volume_patches(trn_grad_ctx *c)
 {
-    trn_out batch = TRN_GE(c, "(StridedSlice (Shape x) #[0] #[1] #[1])"), space = TRN_GE(c, "(StridedSlice (Shape x) #[1] #[4] #[1])"), depth = TRN_GE(c, "(StridedSlice (Shape x) #[4] #[5] #[1])");
+    trn_out batch = TRN_GE(c, "(StridedSlice (Shape x) #[0] #[1] #[1])"), space = TRN_GE(c, "(StridedSlice (Shape x) #[1] #[4] #[1])");
+    trn_out depth = TRN_GE(c, "(StridedSlice (Shape x) #[4] #[5] #[1])");
     trn_out n = TRN_GE(c, "(Prod $0 #0)", space), at = TRN_GE(c, "(Reshape (Range #1 (AddV2 $0 #1) #1) (ConcatV2 #[1] $1 #[1] #0))", n, space);
     at = TRN_GE(c, "(Sub (Reshape (ExtractVolumePatches $0 @) #[-1]) #1)", at);
     trn_out parts = TRN_GE(c, "(Reshape d (ConcatV2 (StridedSlice (Shape d) #[0] #[4] #[1]) #[-1] $0 #0))", depth);

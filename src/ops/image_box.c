@@ -63,7 +63,8 @@ static bool covers(const rect *part, float least, const float *box, int64_t n, i
     const float *b = n ? box : image;
     float fw = (float)w, fh = (float)h;
     for (int64_t i = 0; i < TRN_MAX(n, (int64_t)1); i++, b += 4) {
-        rect r = {trn_i32_of((double)(b[1] * fw)), trn_i32_of((double)(b[0] * fh)), n ? trn_i32_of((double)(b[3] * fw)) : w, n ? trn_i32_of((double)(b[2] * fh)) : h};
+        rect r = {trn_i32_of((double)(b[1] * fw)), trn_i32_of((double)(b[0] * fh)), n ? trn_i32_of((double)(b[3] * fw)) : w,
+                  n ? trn_i32_of((double)(b[2] * fh)) : h};
         float area = area_of(&r);
         if (area < 1)
             continue;
@@ -114,9 +115,11 @@ static trn_err k_sample_box(trn_kctx *k)
     int64_t h = trn_int_at(size, 0), w = trn_int_at(size, 1);
     TRN_CHECK_ARG(h >= 0 && h < INT32_MAX, "image height cannot be >= int32 max: %lld", (long long)h);
     TRN_CHECK_ARG(w >= 0 && w < INT32_MAX, "image width cannot be >= int32 max: %lld", (long long)w);
-    TRN_CHECK_ARG(box->shape.rank == 3 && box->shape.dim[2] == 4, "input boxes must be 3-dimensional [batch, num_boxes, coords], with 4 coords, got %s", trn_shape_text(t, &box->shape));
+    TRN_CHECK_ARG(box->shape.rank == 3 && box->shape.dim[2] == 4,
+                  "input boxes must be 3-dimensional [batch, num_boxes, coords], with 4 coords, got %s", trn_shape_text(t, &box->shape));
     for (int64_t i = 0; i < box->count; i++)
-        TRN_CHECK_ARG(TRN_DATA(box, float)[i] >= 0 && TRN_DATA(box, float)[i] <= 1, "All bounding box coordinates must be in [0.0, 1.0]: %g", (double)TRN_DATA(box, float)[i]);
+        TRN_CHECK_ARG(TRN_DATA(box, float)[i] >= 0 && TRN_DATA(box, float)[i] <= 1, "All bounding box coordinates must be in [0.0, 1.0]: %g",
+                      (double)TRN_DATA(box, float)[i]);
     TRN_CHECK_ARG(box->count || trn_attr_bool(k->node, "use_image_if_no_bounding_boxes"),
                   "No bounding boxes provided as input. One must enable use_image_if_no_bounding_boxes if you wish to not provide any bounding boxes.");
     trn_philox start;
@@ -329,7 +332,8 @@ static trn_err nms_read(nms *s, const trn_kctx *k)
     char t[TRN_SHAPE_TEXT];
     s->half = box->dtype == TRN_HALF;
     s->least_score = s->half ? -65504.0f : -FLT_MAX;
-    TRN_CHECK_ARG(trn_is_scalar(most), "max_output_size must be 0-D, got shape %s (Shape must be rank 0 but is rank %d)", trn_shape_text(t, &most->shape), most->shape.rank);
+    TRN_CHECK_ARG(trn_is_scalar(most), "max_output_size must be 0-D, got shape %s (Shape must be rank 0 but is rank %d)",
+                  trn_shape_text(t, &most->shape), most->shape.rank);
     if (k->n_in > 3)
         TRN_TRY(scalar_of(&s->most_overlap, trn_in(k, 3), given ? "overlap_threshold" : "iou_threshold"));
     else
@@ -342,7 +346,8 @@ static trn_err nms_read(nms *s, const trn_kctx *k)
     if (k->n_in > 5)
         TRN_TRY(scalar_of(&s->sigma, trn_in(k, 5), "soft_nms_sigma"));
     TRN_CHECK_ARG(s->sigma >= 0, "soft_nms_sigma_val must be >= 0, not %g", (double)s->sigma);
-    TRN_CHECK_ARG(box->shape.rank == 2, "%s must be 2-D, got %s (Shape must be rank 2 but is rank %d)", given ? "overlaps" : "boxes", trn_shape_text(t, &box->shape), box->shape.rank);
+    TRN_CHECK_ARG(box->shape.rank == 2, "%s must be 2-D, got %s (Shape must be rank 2 but is rank %d)", given ? "overlaps" : "boxes",
+                  trn_shape_text(t, &box->shape), box->shape.rank);
     s->n = box->shape.dim[0];
     if (given)
         TRN_CHECK_ARG(box->shape.dim[1] == s->n, "overlaps must be square: %s", trn_shape_text(t, &box->shape));
@@ -568,7 +573,8 @@ static trn_err k_combined(trn_kctx *k)
     many m = {.clip = trn_attr_bool(k->node, "clip_boxes")};
     TRN_CHECK_ARG(box->shape.rank == 4, "boxes must be 4-D: %s", trn_shape_text(t, &box->shape));
     TRN_CHECK_ARG(score->shape.rank == 3, "scores must be 3-D: %s", trn_shape_text(t, &score->shape));
-    TRN_CHECK_ARG(box->shape.dim[0] == score->shape.dim[0], "boxes and scores must have same batch size: %lld, %lld", (long long)box->shape.dim[0], (long long)score->shape.dim[0]);
+    TRN_CHECK_ARG(box->shape.dim[0] == score->shape.dim[0], "boxes and scores must have same batch size: %lld, %lld", (long long)box->shape.dim[0],
+                  (long long)score->shape.dim[0]);
     TRN_CHECK_ARG(trn_is_scalar(most), "max_size_per_class must be 0-D, got shape %s", trn_shape_text(t, &most->shape));
     TRN_CHECK_ARG(*TRN_DATA(most, int32_t) > 0, "max_size_per_class must be positive: %d", (int)*TRN_DATA(most, int32_t));
     TRN_CHECK_ARG(trn_is_scalar(total), "max_total_size must be 0-D, got shape %s", trn_shape_text(t, &total->shape));
@@ -653,7 +659,8 @@ static trn_err sh_combined(trn_shctx *s)
     for (int i = 2; i < 6; i++)
         TRN_TRY(trn_sh_rank_of(s, i, 0));
     const trn_tensor *most = s->value[2], *total = s->value[3];
-    int64_t n = total && trn_is_scalar(total) ? *TRN_DATA(total, int32_t) : -1, images = s->in[0].rank == 4 ? s->in[0].dim[0] : -1, classes = s->in[1].rank == 3 ? s->in[1].dim[2] : -1;
+    int64_t n = total && trn_is_scalar(total) ? *TRN_DATA(total, int32_t) : -1, images = s->in[0].rank == 4 ? s->in[0].dim[0] : -1,
+        classes = s->in[1].rank == 3 ? s->in[1].dim[2] : -1;
     if (trn_attr_bool(s->node, "pad_per_class"))
         n = n >= 0 && most && trn_is_scalar(most) && classes >= 0 && classes <= INT32_MAX ? TRN_MIN(n, *TRN_DATA(most, int32_t) * classes) : -1;
     n = n < 0 ? -1 : n;
@@ -673,16 +680,20 @@ static trn_err sh_combined(trn_shctx *s)
 const trn_op trn_ops_image_box[] = {
     {"SampleDistortedBoundingBox", "image_size:T, bounding_boxes:f32" SAMPLED SEEDS "min_object_covered:float=0.1, " PARTS, sh_sample, k_sample_box, OWN_GENERATOR},
     {"SampleDistortedBoundingBoxV2", "image_size:T, bounding_boxes:f32, min_object_covered:f32" SAMPLED SEEDS PARTS, sh_sample, k_sample_box, OWN_GENERATOR},
-    {"StatelessSampleDistortedBoundingBox", "image_size:T, bounding_boxes:f32, min_object_covered:f32, seed:Tseed" SAMPLED "Tseed:i32|i64, " PARTS, sh_sample, k_sample_box, 0},
+    {"StatelessSampleDistortedBoundingBox", "image_size:T, bounding_boxes:f32, min_object_covered:f32, seed:Tseed" SAMPLED "Tseed:i32|i64, " PARTS,
+     sh_sample, k_sample_box, 0},
     {"DrawBoundingBoxes", "images:T, boxes:f32 -> output:T; T:f32|f16=f32", sh_draw, k_draw_boxes, 0},
     {"DrawBoundingBoxesV2", "images:T, boxes:f32, colors:f32 -> output:T; T:f32|f16=f32", sh_draw, k_draw_boxes, 0},
     {"NonMaxSuppression", "boxes:f32, scores:f32, max_output_size:i32 -> selected_indices:i32; iou_threshold:float=0.5", sh_nms, k_nms, 0},
     {"NonMaxSuppressionV2", "boxes:T, scores:T, max_output_size:i32, iou_threshold:T_threshold -> selected_indices:i32; " NMS, sh_nms, k_nms, 0},
-    {"NonMaxSuppressionV3", "boxes:T, scores:T, max_output_size:i32, iou_threshold:T_threshold, score_threshold:T_threshold -> selected_indices:i32; " NMS, sh_nms, k_nms, 0},
-    {"NonMaxSuppressionV4", "boxes:T, scores:T, max_output_size:i32, iou_threshold:T_threshold, score_threshold:T_threshold -> selected_indices:i32, valid_outputs:i32; " NMS ", " PAD, sh_nms, k_nms, 0},
+    {"NonMaxSuppressionV3",
+     "boxes:T, scores:T, max_output_size:i32, iou_threshold:T_threshold, score_threshold:T_threshold -> selected_indices:i32; " NMS, sh_nms, k_nms, 0},
+    {"NonMaxSuppressionV4",
+     "boxes:T, scores:T, max_output_size:i32, iou_threshold:T_threshold, score_threshold:T_threshold -> selected_indices:i32, valid_outputs:i32; " NMS ", " PAD, sh_nms, k_nms, 0},
     {"NonMaxSuppressionV5",
      "boxes:T, scores:T, max_output_size:i32, iou_threshold:T, score_threshold:T, soft_nms_sigma:T -> selected_indices:i32, selected_scores:T, valid_outputs:i32; T:f16|f32=f32, " PAD, sh_nms, k_nms, 0},
-    {"NonMaxSuppressionWithOverlaps", "overlaps:f32, scores:f32, max_output_size:i32, overlap_threshold:f32, score_threshold:f32 -> selected_indices:i32", sh_nms, k_nms, 0},
+    {"NonMaxSuppressionWithOverlaps",
+     "overlaps:f32, scores:f32, max_output_size:i32, overlap_threshold:f32, score_threshold:f32 -> selected_indices:i32", sh_nms, k_nms, 0},
     {"CombinedNonMaxSuppression",
      "boxes:f32, scores:f32, max_output_size_per_class:i32, max_total_size:i32, iou_threshold:f32, score_threshold:f32 -> "
      "nmsed_boxes:f32, nmsed_scores:f32, nmsed_classes:f32, valid_detections:i32; pad_per_class:bool=false, clip_boxes:bool=true",

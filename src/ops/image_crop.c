@@ -25,7 +25,8 @@ typedef struct place {
     float at;
 } place;
 
-/* Step i of n from a to b, which are parts of an image of len pixels. `ratio`: the step is computed by the ratio of both, as in the gradient of boxes. False: outside. */
+/* Step i of n from a to b, which are parts of an image of len pixels. `ratio`: the step is computed by the ratio of both,
+ * as in the gradient of boxes. False: outside. */
 static bool place_of(place *p, float a, float b, int64_t i, int64_t n, int64_t len, bool ratio)
 {
     float last = (float)(len - 1), x;
@@ -484,7 +485,8 @@ static trn_err k_glimpse(trn_kctx *k)
     int64_t n = x->shape.dim[0], c = x->shape.dim[3], in[2] = {x->shape.dim[1], x->shape.dim[2]}, out[2] = {TRN_DATA(size, int32_t)[0], TRN_DATA(size, int32_t)[1]};
     TRN_CHECK_ARG(out[0] >= 0 && out[1] >= 0, "glimpses of %lld x %lld", (long long)out[0], (long long)out[1]);
     TRN_CHECK_ARG(in[0] <= INT32_MAX && in[1] <= INT32_MAX, "images must fit in 32 bits: %s", trn_shape_text(t, &x->shape));
-    TRN_CHECK_ARG(at->shape.rank == 2 && at->shape.dim[0] == n && at->shape.dim[1] == 2, "input must be a matrix; first dimension should be batch, second dimension should be of size 2 (y,x): %s",
+    TRN_CHECK_ARG(at->shape.rank == 2 && at->shape.dim[0] == n && at->shape.dim[1] == 2,
+                  "input must be a matrix; first dimension should be batch, second dimension should be of size 2 (y,x): %s",
                   trn_shape_text(t, &at->shape));
     trn_shape s = trn_shape_of(4, n, out[0], out[1], c);
     int64_t count;
@@ -531,7 +533,8 @@ static trn_err k_random_crop(trn_kctx *k)
     if (x->shape.dim[0] < h)
         return trn_errorf(TRN_FAILED_PRECONDITION, "height must be >= target_height: height = %lld, target_height = %lld", (long long)x->shape.dim[0], (long long)h);
     trn_philox1 gen = trn_philox1_of(trn_random_reserve(k, 1));
-    int64_t left = x->shape.dim[1] > w ? trn_philox1_next(&gen) % (x->shape.dim[1] - w + 1) : 0, top = x->shape.dim[0] > h ? trn_philox1_next(&gen) % (x->shape.dim[0] - h + 1) : 0;
+    int64_t left = x->shape.dim[1] > w ? trn_philox1_next(&gen) % (x->shape.dim[1] - w + 1) : 0,
+        top = x->shape.dim[0] > h ? trn_philox1_next(&gen) % (x->shape.dim[0] - h + 1) : 0;
     trn_shape s = trn_shape_of(3, h, w, c);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
@@ -576,7 +579,8 @@ static trn_err sh_glimpse(trn_shctx *s)
     TRN_TRY(trn_sh_rank_of(s, 2, 2));
     const trn_tensor *v = s->value[1];
     bool known = v && trn_is_vector(v) && v->count == 2;
-    s->out[0] = trn_shape_of(4, dim_of(&s->in[0], 0), known ? (int64_t)TRN_DATA(v, int32_t)[0] : (int64_t)-1, known ? (int64_t)TRN_DATA(v, int32_t)[1] : (int64_t)-1, dim_of(&s->in[0], 3));
+    s->out[0] = trn_shape_of(4, dim_of(&s->in[0], 0), known ? (int64_t)TRN_DATA(v, int32_t)[0] : (int64_t)-1,
+                             known ? (int64_t)TRN_DATA(v, int32_t)[1] : (int64_t)-1, dim_of(&s->in[0], 3));
     for (int i = 1; i < 3; i++)
         s->out[0].dim[i] = TRN_MAX(s->out[0].dim[i], (int64_t)-1);
     return TRN_OK;
@@ -586,7 +590,8 @@ static trn_err sh_random_crop(trn_shctx *s)
     TRN_TRY(trn_sh_rank_of(s, 0, 3));
     const trn_tensor *v = s->value[1];
     bool known = v && trn_is_vector(v) && v->count == 2;
-    s->out[0] = trn_shape_of(3, known ? TRN_MAX(TRN_DATA(v, int64_t)[0], (int64_t)-1) : (int64_t)-1, known ? TRN_MAX(TRN_DATA(v, int64_t)[1], (int64_t)-1) : (int64_t)-1, dim_of(&s->in[0], 2));
+    s->out[0] = trn_shape_of(3, known ? TRN_MAX(TRN_DATA(v, int64_t)[0], (int64_t)-1) : (int64_t)-1,
+                             known ? TRN_MAX(TRN_DATA(v, int64_t)[1], (int64_t)-1) : (int64_t)-1, dim_of(&s->in[0], 2));
     return TRN_OK;
 }
 
@@ -595,13 +600,18 @@ static trn_err sh_random_crop(trn_shctx *s)
 #define GLIMPSE "input:f32, size:i32, offsets:f32 -> glimpse:f32; centered:bool=true, normalized:bool=true, uniform_noise:bool=true, noise:string=\"uniform\""
 
 const trn_op trn_ops_image_crop[] = {
-    {"CropAndResize", "image:T, boxes:f32, box_ind:i32, crop_size:i32 -> crops:f32; " CROPPED ", method:{bilinear,nearest}=bilinear, extrapolation_value:float=0", sh_crop, k_crop_and_resize, 0},
-    {"CropAndResizeGradImage", "grads:f32, boxes:f32, box_ind:i32, image_size:i32 -> output:T; T:f32|f16|f64, method:{bilinear,nearest}=bilinear", sh_crop_image, k_crop_grad_image, 0},
-    {"CropAndResizeGradBoxes", "grads:f32, image:T, boxes:f32, box_ind:i32 -> output:f32; " CROPPED ", method:{bilinear}=bilinear", sh_crop_boxes, k_crop_grad_boxes, 0},
+    {"CropAndResize",
+     "image:T, boxes:f32, box_ind:i32, crop_size:i32 -> crops:f32; " CROPPED ", method:{bilinear,nearest}=bilinear, extrapolation_value:float=0",
+     sh_crop, k_crop_and_resize, 0},
+    {"CropAndResizeGradImage", "grads:f32, boxes:f32, box_ind:i32, image_size:i32 -> output:T; T:f32|f16|f64, method:{bilinear,nearest}=bilinear",
+     sh_crop_image, k_crop_grad_image, 0},
+    {"CropAndResizeGradBoxes", "grads:f32, image:T, boxes:f32, box_ind:i32 -> output:f32; " CROPPED ", method:{bilinear}=bilinear", sh_crop_boxes,
+     k_crop_grad_boxes, 0},
     {"ImageProjectiveTransformV2", "images:dtype, transforms:f32, output_shape:i32 -> transformed_images:dtype; " WARPED, sh_warp, k_warp, 0},
     {"ImageProjectiveTransformV3", "images:dtype, transforms:f32, output_shape:i32, fill_value:f32 -> transformed_images:dtype; " WARPED, sh_warp, k_warp, 0},
     {"ExtractGlimpse", GLIMPSE, sh_glimpse, k_glimpse, 0},
     {"ExtractGlimpseV2", GLIMPSE, sh_glimpse, k_glimpse, 0},
-    {"RandomCrop", "image:T, size:i64 -> output:T; T:u8|i8|i16|i32|i64|f32|f64, seed:int=0, seed2:int=0", sh_random_crop, k_random_crop, TRN_OP_STATEFUL, trn_random_init, trn_random_fini},
+    {"RandomCrop", "image:T, size:i64 -> output:T; T:u8|i8|i16|i32|i64|f32|f64, seed:int=0, seed2:int=0", sh_random_crop, k_random_crop,
+     TRN_OP_STATEFUL, trn_random_init, trn_random_fini},
     {0},
 };

@@ -1,6 +1,7 @@
 /* Resizing by areas, by cubics and by any of eight filters (ScaleAndTranslate). Everything is computed in float; rows of the output are what is
  * divided among threads. */
 #include <float.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -350,7 +351,7 @@ static trn_err spans_turned(spans *t, const spans *s, int64_t out, int64_t in)
 typedef struct span_job {
     trn_resize r;
     spans rows, columns;
-    float *between; /* [n * oh, w, c]: rows done */
+    atomic_bool oom;
 } span_job;
 
 TRN_SIMD static void add_row(float *y, const float *x, float by, int64_t n)
@@ -360,11 +361,16 @@ TRN_SIMD static void add_row(float *y, const float *x, float by, int64_t n)
 }
 static void span_rows(void *arg, int64_t lo, int64_t hi)
 {
-    const span_job *job = arg;
+    span_job *job = arg;
     const trn_resize *j = &job->r;
     int64_t row = j->w * j->c;
+    float *m = malloc(sizeof *m * (size_t)row); /* one row of the output, as wide as the input */
+    if (!m) {
+        job->oom = true;
+        return;
+    }
     for (int64_t r = lo; r < hi; r++) {
-        float *m = job->between + r * row, *y = (float *)(void *)j->y + r * j->ow * j->c;
+        float *y = (float *)(void *)j->y + r * j->ow * j->c;
         int64_t at = job->rows.start[r % j->oh];
         const float *x = image_of(j, r) + at * row, *w = TRN_DATA(job->rows.weights, float) + r % j->oh * job->rows.size;
         memset(m, 0, sizeof(float) * (size_t)row);
@@ -379,6 +385,7 @@ static void span_rows(void *arg, int64_t lo, int64_t hi)
                     y[c] += w[q] * m[(at + q) * j->c + c];
         }
     }
+    free(m);
 }
 
 static trn_err two_floats(float v[2], const trn_tensor *t)
@@ -399,11 +406,10 @@ static trn_err span_run(trn_kctx *k, span_job *job, bool back)
     TRN_TRY(two_floats(scale, trn_in(k, 2)));
     TRN_CHECK_ARG(scale[0] > 0 && scale[1] > 0, "Scale must be greater than zero: %g, %g", (double)scale[0], (double)scale[1]);
     TRN_TRY(two_floats(move, trn_in(k, 3)));
-    trn_shape s = trn_shape_of(4, j->n, j->oh, j->ow, j->c), bs = trn_shape_of(4, j->n, j->oh, j->w, j->c);
+    trn_shape s = trn_shape_of(4, j->n, j->oh, j->ow, j->c);
     int64_t n;
     trn_tensor *y;
     TRN_TRY(trn_count_checked(&n, &s));
-    TRN_TRY(trn_count_checked(&n, &bs));
     TRN_TRY(trn_out_new(&y, k, 0, TRN_FLOAT, &s));
     if (!trn_in(k, 0)->count)
         trn_zero_elems(y, 0, y->count);
@@ -423,19 +429,16 @@ static trn_err span_run(trn_kctx *k, span_job *job, bool back)
         } else {
             e = spans_of(to[i], f, outs[i], ins[i], scale[i], move[i], antialias);
         }
-    trn_tensor *x = NULL, *between = NULL;
-    if (!e)
-        e = trn_tensor_new(&between, TRN_FLOAT, &bs);
+    trn_tensor *x = NULL;
     if (!e)
         e = trn_image_float(&x, k, trn_in(k, 0));
     if (!e) {
         j->x = x->data;
         j->y = y->data;
-        job->between = between->data;
         trn_k_for(k, j->n * j->oh, TRN_MAX(16384 / ((j->w + j->ow) * j->c), (int64_t)1), span_rows, job);
+        e = job->oom ? trn_err_oom() : TRN_OK;
     }
     trn_tensor_unref(x);
-    trn_tensor_unref(between);
     return e;
 }
 

@@ -31,7 +31,8 @@ static trn_err norm_read(norm_in *n, trn_kctx *k, bool back)
         const trn_shape *s = &trn_in(k, i)->shape;
         int rank = i == 0 || (back && i == 4) ? 4 : 1;
         TRN_CHECK_ARG(s->rank == rank, "%s must be %d-dimensional: %s", name[back][i], rank, trn_shape_text(t, s));
-        TRN_CHECK_ARG(rank == 4 ? trn_shape_eq(s, x) : s->dim[0] == x->dim[3], "%s does not fit the input's depth of %lld: %s", name[back][i], (long long)x->dim[3], trn_shape_text(t, s));
+        TRN_CHECK_ARG(rank == 4 ? trn_shape_eq(s, x) : s->dim[0] == x->dim[3], "%s does not fit the input's depth of %lld: %s", name[back][i],
+                      (long long)x->dim[3], trn_shape_text(t, s));
     }
     n->depth = x->dim[3];
     n->rows = n->depth ? trn_in(k, 0)->count / n->depth : 0;

@@ -93,7 +93,8 @@ static trn_err q_begin(q_job *j, const trn_kctx *k, trn_dtype t)
         j->inner *= s->dim[i];
     for (int i = 1; i < 3; i++) {
         const trn_tensor *e = trn_in(k, i);
-        TRN_CHECK_ARG(e->count == j->channels, "%s must have as many elements as input on the dequantization axis (%lld), got %lld, expected %lld", i == 1 ? "min_range" : "max_range",
+        TRN_CHECK_ARG(e->count == j->channels, "%s must have as many elements as input on the dequantization axis (%lld), got %lld, expected %lld",
+                      i == 1 ? "min_range" : "max_range",
                       (long long)axis, (long long)e->count, (long long)j->channels);
     }
     return TRN_OK;
@@ -137,7 +138,8 @@ static trn_err quantize(trn_kctx *k)
     const trn_tensor *x = trn_in(k, 0);
     trn_dtype t = trn_attr_type(k->node, "T");
     q_job j = {.even = !strcmp(trn_attr_str(k->node, "round_mode"), "HALF_TO_EVEN"), .x = x->data};
-    TRN_CHECK_ARG(!j.even || !strcmp(trn_attr_str(k->node, "mode"), "SCALED"), "Round mode 'HALF_TO_EVEN' only supported for mode 'SCALED', but mode is '%s'.", trn_attr_str(k->node, "mode"));
+    TRN_CHECK_ARG(!j.even || !strcmp(trn_attr_str(k->node, "mode"), "SCALED"),
+                  "Round mode 'HALF_TO_EVEN' only supported for mode 'SCALED', but mode is '%s'.", trn_attr_str(k->node, "mode"));
     TRN_TRY(q_begin(&j, k, t));
     for (int i = 1; i < 3 && trn_attr_int(k->node, "axis") >= 0; i++)
         TRN_CHECK_ARG(trn_in(k, i)->shape.rank == 1, "If axis is specified, min_range and max_range must be 1-D tensors, but one is %d-D", trn_in(k, i)->shape.rank);
@@ -153,7 +155,8 @@ static trn_err quantize(trn_kctx *k)
     for (int64_t c = 0; c < j.channels; c++) {
         j.grids[c].lo = TRN_DATA(trn_in(k, 1), float)[c];
         j.grids[c].hi = TRN_DATA(trn_in(k, 2), float)[c];
-        quantizer(&j, &j.grids[c], TRN_DATA_MUT(lo, float) + c, TRN_DATA_MUT(hi, float) + c, trn_attr_float(k->node, "ensure_minimum_range"), trn_attr_bool(k->node, "narrow_range"),
+        quantizer(&j, &j.grids[c], TRN_DATA_MUT(lo, float) + c, TRN_DATA_MUT(hi, float) + c, trn_attr_float(k->node, "ensure_minimum_range"),
+                  trn_attr_bool(k->node, "narrow_range"),
                   (int)trn_dtype_size(t) * 8);
     }
     if (j.mode == MIN_FIRST)
@@ -170,7 +173,8 @@ static trn_err dequantize(trn_kctx *k)
     trn_dtype to = trn_attr_type(k->node, "dtype");
     q_job j = {.x = x->data};
     TRN_TRY(q_begin(&j, k, x->dtype));
-    TRN_CHECK_ARG(to == TRN_FLOAT || j.mode == MIN_COMBINED, "When output type is bfloat16, Mode string must be 'MIN_COMBINED', is '%s'", trn_attr_str(k->node, "mode"));
+    TRN_CHECK_ARG(to == TRN_FLOAT || j.mode == MIN_COMBINED, "When output type is bfloat16, Mode string must be 'MIN_COMBINED', is '%s'",
+                  trn_attr_str(k->node, "mode"));
     trn_tensor *y, *wide = NULL;
     TRN_TRY(trn_out_new(&y, k, 0, to, &x->shape));
     TRN_TRY(q_grids(&j, "Dequantize"));

@@ -191,7 +191,7 @@ static trn_err add_made(int *id, writer *w, const origin *o)
     trn_err err = TRN_OK;
     for (int i = 0; !err && i < o->n_in; i++) {
         trn_tensor *t = o->in[i];
-        if (all_datasets(t))
+        if (all_datasets(t) && !(w->here && t->shape.rank > 0))
             err = add_datasets(&in[i].node, w, t->data, &t->shape, 0);
         else
             err = add_input(&in[i].node, w, o, t);

@@ -278,16 +278,46 @@ static int64_t skip_count(const trn_ds *d)
 static const trn_ds_op skip_op = {"SkipDataset", sizeof(flow_it), NULL, trn_it_start_in, skip_next, .count = skip_count};
 static trn_err skip_dataset(trn_kctx *k) { return counted_on(k, &skip_op); }
 
+#define SHARD_HINT (-1) /* num_shards of one who leaves it to AutoShardDataset */
+
+typedef struct shard_it {
+    flow_it f;
+    trn_elem *first; /* kept back until there is one for every part */
+} shard_it;
+
+static void shard_stop(trn_it *it) { trn_elem_free(((shard_it *)it)->first); }
+
 static trn_ds_do shard_next(trn_it *it_, trn_act *a, trn_ds_why why)
 {
-    flow_it *it = (flow_it *)it_;
+    shard_it *it = (shard_it *)it_;
     const counted *c = (counted *)it_->d;
+    if (c->n == SHARD_HINT)
+        return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "`tf.data.Dataset.shard(SHARD_HINT, ...)` only marks where AutoShardDataset with policy HINT divides "
+                                                                   "the elements: distribute the dataset with that policy"));
+    if (why == TRN_DS_ENDED && it->first) {
+        trn_elem_free(it->first);
+        it->first = NULL;
+        it->f.over = true;
+        return trn_act_fail(a, TRN_BAD("Could not apply FILE based sharding: there are %lld elements for %lld parts. Set "
+                                       "experimental_distribute.auto_shard_policy of tf.data.Options to DATA or OFF, or read more files",
+                                       (long long)it->f.at, (long long)c->n));
+    }
     if (why == TRN_DS_ENDED)
-        it->over = true;
-    if (it->over)
+        it->f.over = true;
+    if (it->f.over)
         return TRN_DS_END;
-    if (why == TRN_DS_GOT && it->at++ % c->n == c->index)
-        return TRN_DS_GIVE;
+    if (why == TRN_DS_GOT) {
+        bool mine = it->f.at++ % c->n == c->index;
+        if (mine && c->flag && it->f.at < c->n)
+            it->first = trn_act_take(a);
+        else if (mine)
+            return TRN_DS_GIVE;
+        else if (it->first && it->f.at == c->n) {
+            trn_elem *e = it->first;
+            it->first = NULL;
+            return trn_act_give(a, e);
+        }
+    }
     return trn_act_pull_on(a, it_->in);
 }
 
@@ -295,21 +325,22 @@ static int64_t shard_count(const trn_ds *d)
 {
     const counted *c = (const counted *)d;
     int64_t in = trn_ds_count(d->in[0]);
-    return in < 0 ? in : in / c->n + (c->index < in % c->n);
+    return in < 0 || c->n < 0 ? in : in / c->n + (c->index < in % c->n);
 }
 
-static const trn_ds_op shard_op = {"ShardDataset", sizeof(flow_it), NULL, trn_it_start_in, shard_next, .count = shard_count};
+static const trn_ds_op shard_op = {"ShardDataset", sizeof(shard_it), NULL, trn_it_start_in, shard_next, .stop = shard_stop, .count = shard_count};
 
 static trn_err shard_dataset(trn_kctx *k)
 {
     counted *c;
     TRN_TRY(trn_data_on(&c, k, &shard_op, sizeof *c));
+    c->flag = trn_attr_bool(k->node, "require_non_empty");
     trn_err err = trn_data_i64(&c->n, k, 1, "num_shards");
     if (!err)
         err = trn_data_i64(&c->index, k, 2, "index");
-    if (!err && c->n <= 0)
+    if (!err && c->n <= 0 && c->n != SHARD_HINT)
         err = TRN_BAD("Number of shards must be greater than zero (currently num_shards = %lld).", (long long)c->n);
-    if (!err && (c->index < 0 || c->index >= c->n))
+    if (!err && (c->index < 0 || (c->n > 0 && c->index >= c->n)))
         err = TRN_BAD("Index must be between 0 and %lld (currently index = %lld).", (long long)c->n - 1, (long long)c->index);
     return trn_data_out(k, c, err);
 }

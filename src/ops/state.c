@@ -22,11 +22,20 @@ static trn_err handle_of(const trn_handle **out, const trn_kctx *k, int i)
 
 static trn_err missing(const trn_handle *h, TRN_OWN trn_err why)
 {
-    trn_err err = trn_errorf(TRN_FAILED_PRECONDITION,
+    trn_err err = trn_errorf(TRN_NOT_FOUND,
                              "Could not find variable %s in container %s: it is uninitialized, or has been deleted. %s", h->name,
                              h->container, trn_err_msg(why));
     trn_err_free(why);
     return err;
+}
+
+trn_err trn_var_missing_as(trn_err err, trn_code code)
+{
+    if (!err || trn_err_code(err) != TRN_NOT_FOUND)
+        return err;
+    trn_err same = trn_errorf(code, "%s", trn_err_msg(err));
+    trn_err_free(err);
+    return same;
 }
 
 /* NOT_FOUND stays NOT_FOUND here: callers differ in what they make of it. */

@@ -10,8 +10,10 @@
 
 #define TRN_GRAIN 65536 /* elements per piece of a parallel loop */
 
-/* The variable of input i; *out is a reference. A resource that is not there: FAILED_PRECONDITION that names it. dtype TRN_INVALID: any. */
+/* The variable of input i; *out is a reference. A resource that is not there: NOT_FOUND that names it. dtype TRN_INVALID: any. */
 trn_err trn_k_var(trn_var **out, trn_kctx *k, int i, trn_dtype dtype) TRN_MUST_USE;
+/* TensorFlow has another code for the same thing where a variable is read (FAILED_PRECONDITION) or trained (INTERNAL). */
+trn_err trn_var_missing_as(TRN_OWN trn_err err, trn_code code) TRN_MUST_USE;
 /* Same, and makes it when a handle names one that does not exist yet. */
 trn_err trn_k_var_make(trn_var **out, trn_kctx *k, int i, trn_dtype dtype) TRN_MUST_USE;
 trn_err trn_var_uninit(const trn_var *v) TRN_MUST_USE; /* the error: used before it has a value */

@@ -170,7 +170,7 @@ static trn_err dense(trn_kctx *k, rule r)
     update u = {.rule = r, .dtype = trn_attr_type(k->node, "T")};
     int n_vars = count_vars(k);
     TRN_TRY(read_inputs(&u, k, n_vars));
-    TRN_TRY(trn_vars_lock(&u.vars, k, n_vars, u.dtype));
+    TRN_TRY(trn_var_missing_as(trn_vars_lock(&u.vars, k, n_vars, u.dtype), TRN_INTERNAL));
     return trn_vars_done(&u.vars, k, dense_locked(&u, k));
 }
 
@@ -265,7 +265,7 @@ static trn_err sparse(trn_kctx *k, rule r)
     update u = {.rule = r, .dtype = trn_attr_type(k->node, "T")};
     int n_vars = count_vars(k);
     TRN_TRY(read_inputs(&u, k, n_vars));
-    TRN_TRY(trn_vars_share(&u.vars, k, n_vars, u.dtype));
+    TRN_TRY(trn_var_missing_as(trn_vars_share(&u.vars, k, n_vars, u.dtype), TRN_INTERNAL));
     return trn_vars_done(&u.vars, k, sparse_locked(&u, k));
 }
 

@@ -395,7 +395,7 @@ static trn_err var_handles(trn_kctx *k)
 static trn_err read_one(trn_kctx *k, int i, trn_dtype dtype)
 {
     trn_var *v;
-    TRN_TRY(trn_k_var(&v, k, i, dtype));
+    TRN_TRY(trn_var_missing_as(trn_k_var(&v, k, i, dtype), TRN_FAILED_PRECONDITION));
     trn_tensor *t;
     trn_err err = trn_var_read(&t, v);
     trn_resource_unref(v);
@@ -424,7 +424,7 @@ static trn_err var_is_initialized(trn_kctx *k)
         is = v->value != NULL;
         trn_unlock(&v->mu);
         trn_resource_unref(v);
-    } else if (trn_err_code(err) != TRN_FAILED_PRECONDITION) {
+    } else if (trn_err_code(err) != TRN_NOT_FOUND) {
         return err;
     }
     trn_err_free(err);
@@ -484,7 +484,7 @@ static trn_err destroy_resource(trn_kctx *k)
 static trn_err disable_copy_on_read(trn_kctx *k)
 {
     trn_var *v;
-    TRN_TRY(trn_k_var(&v, k, 0, TRN_INVALID));
+    TRN_TRY(trn_var_missing_as(trn_k_var(&v, k, 0, TRN_INVALID), TRN_FAILED_PRECONDITION));
     trn_resource_unref(v);
     return TRN_OK;
 }

@@ -37,6 +37,46 @@ def test_one_name_many_kinds(fresh, graph):
             s.run(wrong)
 
 
+def missing(op):
+    """A step of one op on a variable that nobody has made."""
+    r, one = tf.raw_ops, dict(alpha=0.1, delta=[1.0, 2.0, 3.0])
+    h = r.VarHandleOp(dtype=tf.float32, shape=[3], shared_name="nobody")
+    whole, at, row = [1.0, 2.0, 3.0], tf.constant([0]), tf.constant([1.0])
+    return {
+        "ReadVariableOp": lambda: r.ReadVariableOp(resource=h, dtype=tf.float32),
+        "AssignAddVariableOp": lambda: r.AssignAddVariableOp(resource=h, value=whole),
+        "AssignSubVariableOp": lambda: r.AssignSubVariableOp(resource=h, value=whole),
+        "ResourceGather": lambda: r.ResourceGather(resource=h, indices=at, dtype=tf.float32),
+        "ResourceGatherNd": lambda: r.ResourceGatherNd(resource=h, indices=[[0]], dtype=tf.float32),
+        "ResourceScatterAdd": lambda: r.ResourceScatterAdd(resource=h, indices=at, updates=row),
+        "ResourceScatterNdUpdate": lambda: r.ResourceScatterNdUpdate(ref=h, indices=[[0]], updates=row),
+        "ResourceStridedSliceAssign": lambda: r.ResourceStridedSliceAssign(ref=h, begin=[0], end=[1], strides=[1], value=row),
+        "ResourceApplyGradientDescent": lambda: r.ResourceApplyGradientDescent(var=h, **one),
+        "ResourceApplyMomentum": lambda: r.ResourceApplyMomentum(var=h, accum=h, lr=0.1, grad=whole, momentum=0.1),
+        "ResourceSparseApplyAdagrad": lambda: r.ResourceSparseApplyAdagrad(var=h, accum=h, lr=0.1, grad=row, indices=at),
+        "VariableShape": lambda: r.VariableShape(input=h),
+        "VarIsInitializedOp": lambda: r.VarIsInitializedOp(resource=h),
+        "DisableCopyOnRead": lambda: r.DisableCopyOnRead(resource=h),
+        "StatefulUniform": lambda: r.StatefulUniform(resource=r.VarHandleOp(dtype=tf.int64, shape=[3], shared_name="nobody"), algorithm=1, shape=[2], dtype=tf.float32),
+    }[op]()
+
+
+@pytest.mark.parametrize("op", ["ReadVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceGather", "ResourceGatherNd", "ResourceScatterAdd", "ResourceScatterNdUpdate",
+                                "ResourceStridedSliceAssign", "ResourceApplyGradientDescent", "ResourceApplyMomentum", "ResourceSparseApplyAdagrad", "VariableShape", "VarIsInitializedOp",
+                                "DisableCopyOnRead", "StatefulUniform"])
+def test_a_variable_that_is_not_there(fresh, op):
+    """The code depends on who asks: TensorFlow's."""
+    got = []
+    for target in (fresh.target("worker"), ""):
+        with tf.Graph().as_default(), tf.Session(target) as s:
+            try:
+                got.append(s.run(missing(op)))
+            except tf.errors.OpError as e:
+                assert target == "" or "nobody" in e.message
+                got.append(e.error_code)
+    assert got[0] == got[1]
+
+
 @pytest.mark.asan
 def test_queue_kinds(fresh, graph):
     with tf.device(P0):

@@ -3,6 +3,7 @@
 
 /* ---- texts ---------------------------------------------------------------------------------------------------- */
 
+#define LOWERED "attr { key: '_lower_using_switch_merge' value { b: true } } "
 #define F_NEG FUNC("neg", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"), BODY1("n", "Neg", "a") IS("r", "n:y:0"))
 #define F_INC                                                                                                          \
     FUNC("inc", ARG("a", "DT_FLOAT") RET("r", "DT_FLOAT"),                                                             \
@@ -307,7 +308,7 @@ static void colocation_follows(void **state)
 
 #define N_BOOL(name) "node { name: '" name "' op: 'Placeholder' attr { key: 'dtype' value { type: DT_BOOL } } } "
 #define IF(name, more, then, other, ins, outs)                                                                         \
-    "node { name: '" name "' op: 'If' input: 'p' " more FN("then_branch", then) FN("else_branch", other)               \
+    "node { name: '" name "' op: 'If' " LOWERED "input: 'p' " more FN("then_branch", then) FN("else_branch", other)               \
         TYPES("Tin", ins) TYPES("Tout", outs) "attr { key: 'Tcond' value { type: DT_BOOL } } } "
 
 static void lowers_if(void **state)
@@ -344,7 +345,7 @@ static void lowers_case(void **state)
     trn_graph *g =
         lowered(F_NEG F_INC
                 "node { name: 'i' op: 'Placeholder' attr { key: 'dtype' value { type: DT_INT32 } } } " N_PLACEHOLDER(
-                    "x") "node { name: 'case' op: 'StatelessCase' input: 'i' input: 'x' attr { key: 'branches' value { "
+                    "x") "node { name: 'case' op: 'StatelessCase' " LOWERED "input: 'i' input: 'x' attr { key: 'branches' value { "
                          "list { func { name: 'neg' } func { "
                          "name: 'inc' } func { name: 'neg' } } } } " TYPES("Tin", ONE)
                              TYPES("Tout", ONE) "} " N_OP1("y", "Neg", "case"));
@@ -366,7 +367,7 @@ static void lowers_case(void **state)
     FUNC("cond", ARG("a", "DT_FLOAT") ARG("r", "DT_RESOURCE") RET("o", "DT_BOOL"),                                     \
          BODY_CONST("ten", "10") BODY2("l", "Less", "a", "ten:output:0") IS("o", "l:z:0"))
 #define WHILE                                                                                                          \
-    "node { name: 'w' op: 'While' input: 'x' input: 'r' input: '^before' " FN("cond", "cond") FN("body", "body")       \
+    "node { name: 'w' op: 'While' " LOWERED "input: 'x' input: 'r' input: '^before' " FN("cond", "cond") FN("body", "body")       \
         TYPES("T", "type: DT_FLOAT type: DT_RESOURCE") "attr { key: 'parallel_iterations' value { i: 3 } } } "
 
 static void lowers_while(void **state)
@@ -417,10 +418,20 @@ static void unknown_ops_outside_are_reported_as_such(void **state)
     /* their types come from those who use them, so that trn_graph_check_ops can name them afterwards */
     trn_graph *g = lowered(F_INC F_NEG F_LESS N_BOOL(
         "p") "node { name: 'u' op: 'NobodyHasThis' } node { name: 'b' op: 'NoOp' } "
-             "node { name: 'w' op: 'While' input: 'u' " FN("cond", "less") FN("body", "inc")
+             "node { name: 'w' op: 'While' " LOWERED "input: 'u' " FN("cond", "less") FN("body", "inc")
                                TYPES("T", ONE) "} " IF("if", "input: 'u:1' input: '^b' ", "inc", "neg", ONE, ONE)
                                    CALL("c", "input: 'u' input: '^b' ", "inc", ONE, ONE));
     assert_fails(TRN_UNIMPLEMENTED, trn_graph_check_ops(g), "NobodyHasThis");
+    trn_graph_free(g);
+}
+
+static void without_the_attr_it_stays_one_node(void **state)
+{
+    trn_graph *g = graph_of(F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' input: 'x' " FN("cond", "less") FN("body", "neg") TYPES("T", ONE) "} ");
+    assert_null(trn_graph_lower(g));
+    assert_non_null(trn_graph_find(g, "w", 1));
+    for (int i = 0; i < g->n; i++)
+        assert_false(g->node[i] && strcmp(g->node[i]->n.op, "Switch") == 0);
     trn_graph_free(g);
 }
 
@@ -434,10 +445,10 @@ static void mismatches_are_refused(void **state)
         {F_NEG N_PLACEHOLDER("x") CALL("c", "input: 'x' ", "neg", ONE, "type: DT_INT32"), "returns float"},
         {F_LESS N_BOOL("x") CALL("c", "input: 'x' ", "less", "type: DT_BOOL", "type: DT_BOOL"),
          "is float, but gets bool"},
-        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' input: 'x' " FN("cond", "less")
+        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' " LOWERED "input: 'x' " FN("cond", "less")
              FN("body", "less") TYPES("T", ONE) "} ",
          "function 'less' returns bool"},
-        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' " FN("cond", "less") FN("body", "neg")
+        {F_LESS F_NEG N_PLACEHOLDER("x") "node { name: 'w' op: 'While' " LOWERED "" FN("cond", "less") FN("body", "neg")
              TYPES("T", "") "} ",
          "no loop variables"},
     };
@@ -472,6 +483,7 @@ int main(void)
         cmocka_unit_test(lowers_while),
         cmocka_unit_test(loops_in_bodies_get_frames_of_their_own),
         cmocka_unit_test(unknown_ops_outside_are_reported_as_such),
+        cmocka_unit_test(without_the_attr_it_stays_one_node),
         cmocka_unit_test(mismatches_are_refused),
     };
     return cmocka_run_group_tests(tests, graph_util_setup, NULL);

@@ -597,7 +597,7 @@ static trn_err edit_groups(trn_tensor *y, const trn_sparse *h, const trn_sparse 
         int64_t ie = c <= 0 ? group_end(h, i) : i, je = c >= 0 ? group_end(t, j) : j, to = 0;
         for (int d = 0; d < h->rank - 1; d++) {
             if (group[d] < 0 || group[d] >= y->shape.dim[d])
-                return trn_errorf(TRN_INTERNAL, "an index %lld lies outside of the output", (long long)group[d]);
+                return trn_errorf(TRN_INTERNAL, "Dimension %lld must be >= 0 and smaller than %lld, the output's", (long long)group[d], (long long)y->shape.dim[d]);
             to = to * y->shape.dim[d] + group[d];
         }
         double v = (double)distance(h->values, i, ie - i, t->values, j, je - j, room);

@@ -273,7 +273,7 @@ static trn_err k_batch_matmul_v3(trn_kctx *k)
     bool a8 = a == TRN_INT8 || a == TRN_UINT8, b8 = b == TRN_INT8 || b == TRN_UINT8;
     bool mixed = a8 && b8 ? to == TRN_INT32 : (a8 || b8) && (a == TRN_BFLOAT16 || b == TRN_BFLOAT16) && to == TRN_BFLOAT16;
     if (!mixed && (a != b || a != to))
-        return trn_errorf(TRN_UNIMPLEMENTED, "%s times %s to %s", trn_dtype_name(a), trn_dtype_name(b), trn_dtype_name(to));
+        return trn_errorf(TRN_INVALID_ARGUMENT, "No OpKernel was registered to support Op 'BatchMatMulV3' with %s times %s to %s", trn_dtype_name(a), trn_dtype_name(b), trn_dtype_name(to));
     return batch_matmul(k, true, to);
 }
 static trn_err sh_batch_matmul(trn_shctx *s)

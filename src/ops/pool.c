@@ -130,9 +130,10 @@ static trn_err geometry(pool_job *j, const int64_t d[5], trn_dtype t)
         int64_t after;
         j->in[i] = d[1 + i];
         TRN_TRY(trn_window_size(&j->out[i], &j->pad[i], &after, &j->w, i, j->in[i], j->w.ksize[i]));
-        if (j->w.padding == TRN_PAD_EXPLICIT)
-            TRN_CHECK_ARG(j->pad[i] < j->w.ksize[i] && after < j->w.ksize[i], "padding %lld, %lld needs to be smaller than the window size %lld", (long long)j->pad[i],
-                          (long long)after, (long long)j->w.ksize[i]);
+        static const char *const side[3][2] = {{"Front", "Back"}, {"Top", "Bottom"}, {"Left", "Right"}};
+        bool early = j->pad[i] >= j->w.ksize[i];
+        TRN_CHECK_ARG(j->w.padding != TRN_PAD_EXPLICIT || (!early && after < j->w.ksize[i]), "%s padding %lld needs to be smaller than the window size %lld",
+                      side[i][!early], (long long)(early ? j->pad[i] : after), (long long)j->w.ksize[i]);
         j->tiles = j->tiles && j->w.ksize[i] == j->w.stride[i] && j->out[i] * j->w.stride[i] >= j->in[i] + j->pad[i];
     }
     return TRN_OK;
@@ -400,10 +401,17 @@ static trn_err not_over_batch(const trn_window *w)
         return trn_errorf(TRN_UNIMPLEMENTED, "Pooling is not yet supported on the batch dimension.");
     return TRN_OK;
 }
-static trn_err only_over_space(const trn_window *w)
+static trn_err window_over_space(const trn_window *w)
 {
     TRN_TRY(not_over_batch(w));
-    if (w->ksize_c != 1 || w->stride_c != 1)
+    if (w->ksize_c != 1)
+        return trn_errorf(TRN_UNIMPLEMENTED, "Pooling is not yet supported on the depth dimension.");
+    return TRN_OK;
+}
+static trn_err only_over_space(const trn_window *w)
+{
+    TRN_TRY(window_over_space(w));
+    if (w->stride_c != 1)
         return trn_errorf(TRN_UNIMPLEMENTED, "Pooling is not yet supported on the depth dimension.");
     return TRN_OK;
 }
@@ -463,7 +471,7 @@ static trn_err k_max_pool_argmax(trn_kctx *k)
     pool_job j;
     int64_t d[5];
     TRN_TRY(read_window(&j, k, 2, -1));
-    TRN_TRY(only_over_space(&j.w));
+    TRN_TRY(not_over_batch(&j.w)); /* a window over channels has no effect here, in TensorFlow either */
     j.batch_index = trn_attr_bool(k->node, "include_batch_in_index");
     TRN_TRY(trn_window_dims(d, &j.w, &trn_in(k, 0)->shape, "tensor_in"));
     TRN_CHECK_ARG(trn_in(k, 0)->count > 0, "tensor_in must not be empty");
@@ -618,7 +626,7 @@ static trn_err avg_pool(trn_kctx *k, int space)
     pool_job j;
     int64_t d[5];
     TRN_TRY(read_window(&j, k, space, -1));
-    TRN_TRY(only_over_space(&j.w));
+    TRN_TRY(window_over_space(&j.w));
     TRN_TRY(trn_window_dims(d, &j.w, &trn_in(k, 0)->shape, "tensor_in"));
     TRN_TRY(geometry(&j, d, trn_in(k, 0)->dtype));
     return pool(k, &j, j.t == TRN_DOUBLE ? avg_image_f64 : avg_image_f32);
@@ -634,7 +642,7 @@ static trn_err avg_grad(trn_kctx *k, int space)
     trn_shape s;
     char ta[TRN_SHAPE_TEXT], tb[TRN_SHAPE_TEXT];
     TRN_TRY(read_window(&j, k, space, -1));
-    TRN_TRY(only_over_space(&j.w));
+    TRN_TRY(window_over_space(&j.w));
     TRN_CHECK_ARG(trn_is_vector(sizes) && sizes->count == space + 2, "orig_input_shape must be 1-dimensional and %d elements", space + 2);
     TRN_TRY(trn_shape_from(&s, sizes, false));
     TRN_TRY(trn_window_dims(d, &j.w, &s, "tensor_in"));
@@ -890,6 +898,14 @@ static trn_err sh_pool(trn_shctx *s, int space)
 }
 static trn_err sh_pool2d(trn_shctx *s) { return sh_pool(s, 2); }
 static trn_err sh_pool3d(trn_shctx *s) { return sh_pool(s, 3); }
+static trn_err sh_argmax(trn_shctx *s) /* all channels stay, whatever the window over them */
+{
+    TRN_TRY(sh_pool2d(s));
+    for (int i = 0; i < 2; i++)
+        if (s->out[i].rank == 4)
+            s->out[i].dim[3] = s->in[0].rank == 4 ? s->in[0].dim[3] : -1;
+    return TRN_OK;
+}
 static trn_err sh_rank4(trn_shctx *s)
 {
     TRN_TRY(trn_sh_rank_of(s, 0, 4));
@@ -948,7 +964,7 @@ const trn_op trn_ops_pool[] = {
     {"MaxPoolGradGrad", "orig_input:T, orig_output:T, grad:T -> output:T; " KS2 "padding:{SAME,VALID}, " FMT ", T:real", trn_sh_like1, k_max_pool_grad_grad, 0},
     {"MaxPoolGradGradV2", "orig_input:T, orig_output:T, grad:T, ksize:i32, strides:i32 -> output:T; padding:{SAME,VALID}, " FMT ", T:real", trn_sh_like1,
      k_max_pool_grad_grad_v2, 0},
-    {"MaxPoolWithArgmax", "input:T -> output:T, argmax:Targmax; " KS2 "Targmax:i32|i64=i64, padding:{SAME,VALID}, include_batch_in_index:bool=false, T:real", sh_pool2d,
+    {"MaxPoolWithArgmax", "input:T -> output:T, argmax:Targmax; " KS2 "Targmax:i32|i64=i64, padding:{SAME,VALID}, include_batch_in_index:bool=false, T:real", sh_argmax,
      k_max_pool_argmax, 0},
     {"MaxPoolGradWithArgmax", "input:T, grad:T, argmax:Targmax -> output:T; " KS2 "padding:{SAME,VALID}, include_batch_in_index:bool=false, Targmax:i32|i64, T:real",
      trn_sh_same, k_max_pool_grad_argmax, 0},

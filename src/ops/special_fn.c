@@ -63,30 +63,14 @@ double trn_fn_spence(double x)
 
 /* ---- exponential integral ---------------------------------------------------------------------------------------------------- */
 
-/* E1 for x > 1, by its continued fraction. */
-static double e1_fraction(double x)
-{
-    double b = x + 1, c = 1e300, d = 1 / b, h = d;
-    for (int i = 1; i < 10000; i++) {
-        double an = -(double)i * i;
-        b += 2;
-        d = 1 / (an * d + b);
-        c = b + an / c;
-        h *= c * d;
-        if (fabs(c * d - 1) < DBL_EPSILON)
-            break;
-    }
-    return h * exp(-x);
-}
-
 double trn_fn_expint(double x)
 {
     if (isnan(x))
         return x;
     if (x == 0)
         return -INFINITY;
-    if (x < -1)
-        return x < -745 ? 0 : -e1_fraction(-x);
+    if (x < 0) /* defined, but not here: TensorFlow's */
+        return NAN;
     if (x < 50) {
         long double sum = 0, term = 1;
         for (int k = 1; k < 500; k++) {

@@ -261,6 +261,13 @@ def cases_pool(rng, quick):
     yield C("MaxPoolGrad", [v(2, 4, 4, 3), v(2, 2, 2, 3), v(2, 2, 3, 3)], **a)
     yield C("MaxPoolGradWithArgmax", [v(1, 2, 2, 1), v(1, 1, 1, 1), np.array([[[[9]]]], np.int64)], code=3, **a)  # TensorFlow aborts
     yield C("AvgPoolGrad", [i32(2, 4, 4), v(2, 2, 2, 3)], **a)
+    over = dict(padding="SAME", ksize=[1, 2, 2, 1], strides=[1, 2, 2, 3])  # steps over channels, of a window that is one wide
+    yield C("AvgPool", [v(2, 4, 4, 3)], tol=1e-6, **over)
+    yield C("AvgPoolGrad", [i32(2, 4, 4, 3), v(2, 2, 2, 3)], tol=1e-6, **over)
+    yield C("AvgPoolGrad", [i32(11, 9, 7, 9), v(16, 16, 16, 16)], **over)
+    yield C("MaxPoolWithArgmax", [v(2, 4, 4, 3)], padding="SAME", ksize=[1, 1, 1, 3], strides=[1, 1, 1, 3])
+    for pads in ([0, 0, 0, 1, 0, 2, 0, 0], [0, 0, 2, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0]):
+        yield C("MaxPool", [v(1, 3, 3, 1)], padding="EXPLICIT", ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], explicit_paddings=pads)
     yield C("AvgPoolGrad", [i32(2, 4, 4, 3), v(2, 2, 3, 3)], code=3, **a)  # TensorFlow computes something
 
 

@@ -42,7 +42,7 @@ def cases_more_special(rng, quick):
         for op in ("BesselY0", "BesselY1", "BesselK0", "BesselK1", "BesselK0e", "BesselK1e"):
             yield C(op, [u(0.01, 30, np.nan, 1e-5, 80)], **tol)
         yield C("Spence", [u(0, 5, 0, 1, 2, 0.5, 1.5, 100, 1e-4, -1, np.nan)], **tol)
-        yield C("Expint", [u(0.01, 40, 1, 2, 60, np.nan)], **tol)
+        yield C("Expint", [u(0.01, 40, 1, 2, 60, np.nan, 0, -0.5, -3, -1000)], **tol)
         yield C("Dawsn", [u(-10, 10, 0, 0.5, 30, -100, 1e-5, np.nan)], **tol)
         for op in ("FresnelSin", "FresnelCos"):
             yield C(op, [u(-12, 12, 0, 0.5, 5, -30, 1e-5, np.nan)], **tol)

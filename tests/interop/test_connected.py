@@ -60,10 +60,10 @@ def test_same_as_tensorflow(runs, what):
 def test_lacking_op(runs):
     """UNIMPLEMENTED, by name, when the part is registered with the ps."""
     ours, theirs, _ = runs
-    assert theirs[STREAMED]["lacking"] == theirs[UNARY]["lacking"] == [88202, 88202]
+    assert theirs[STREAMED]["lacking"] == theirs[UNARY]["lacking"] == [6, 6]
     for run in ours:
         for name, code, text in run["lacking"]:
-            assert (name, code) == ("UnimplementedError", 12) and "DecodeWav" in text and "EagerService/RunComponentFunction" not in text, text
+            assert (name, code) == ("UnimplementedError", 12) and "QuantizedRelu" in text and "EagerService/RunComponentFunction" not in text, text
 
 
 def test_was_streamed(runs):

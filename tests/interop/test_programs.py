@@ -523,11 +523,11 @@ def test_wrong_calls(fresh):
 
 def test_unknown_op(fresh):
     with tf.device(P0):
-        out = tf.raw_ops.DecodeWav(contents=tf.constant(b""), name="sound")
+        out = tf.raw_ops.QuantizedRelu(features=tf.bitcast(tf.constant([1], tf.uint8), tf.quint8), min_features=0.0, max_features=1.0, name="small")
     with session(fresh) as s:
-        with pytest.raises(tf.errors.UnimplementedError, match="DecodeWav") as e:
-            s.run(out.audio)
-        assert "sound" in str(e.value)
+        with pytest.raises(tf.errors.UnimplementedError, match="QuantizedRelu") as e:
+            s.run(out.max_activations)
+        assert "small" in str(e.value)
 
 
 @pytest.mark.asan

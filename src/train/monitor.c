@@ -857,7 +857,9 @@ static bool lost(trn_monitored *m, const trn_error *err)
 {
     if (is_loss(err))
         return true;
-    if (trn_err_code(err) != TRN_FAILED_PRECONDITION || !m->session)
+    trn_code c = trn_err_code(err);
+    bool perhaps = c == TRN_FAILED_PRECONDITION || c == TRN_NOT_FOUND || c == TRN_INTERNAL; /* read, changed, trained */
+    if (!perhaps || !m->session)
         return false;
     int missing, first;
     trn_sb text = {0};

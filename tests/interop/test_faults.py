@@ -105,13 +105,14 @@ def test_ps_restarts(cluster, resource):
     assert time.monotonic() - start < 8
     s.run(q.enqueue(1))  # what does not need it goes on
     c.task("ps", 1).start()
-    with pytest.raises(LOST + (tf.errors.FailedPreconditionError,)):
+    empty = tf.errors.NotFoundError if resource else tf.errors.FailedPreconditionError
+    with pytest.raises(LOST + (empty,)):
         s.run(up)  # registered with the old one
     s.close()
 
     def again():
         with session(c) as s:
-            with pytest.raises(tf.errors.FailedPreconditionError, match="counter"):
+            with pytest.raises(empty, match="counter"):
                 s.run(up)
             s.run(v.initializer)
             return s.run(up)
@@ -136,7 +137,7 @@ def test_ps_restarts_under_tensorflow(cluster):
 
     def again():
         with tf.Session(target, config=config) as s:
-            with pytest.raises(tf.errors.FailedPreconditionError, match="counter"):
+            with pytest.raises(tf.errors.NotFoundError, match="counter"):
                 s.run(up)
             s.run(v.initializer)
             return s.run(up)

@@ -41,7 +41,7 @@ def train(target, loss, adaptive, l1, steps):
 def test_same_optimum(target, loss, adaptive, l1):
     steps = 400 if loss == "hinge_loss" else 120
     ours, theirs = train(target, loss, adaptive, l1, steps), train("", loss, False, l1, steps)  # the same optimum, adaptive or not
-    np.testing.assert_allclose(ours[1], theirs[1], rtol=0.06 if adaptive and loss == "hinge_loss" else 2e-3)  # losses are of an example's last turn, which may be long ago
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=0.06 if adaptive else 2e-3)  # losses are of an example's last turn, which may be long ago
     if loss != "hinge_loss":
         for a, b in zip(ours[0], theirs[0]):
             np.testing.assert_allclose(a, b, atol=2e-3)

@@ -185,6 +185,7 @@ trn_err trn_sh_reduce(trn_shctx *s);      /* inputs: x, axes; attr keep_dims */
 trn_err trn_sh_arg_reduce(trn_shctx *s);  /* ArgMax */
 trn_err trn_sh_like1(trn_shctx *s);       /* every output like input 1 */
 trn_err trn_sh_merge(trn_shctx *s);       /* output 0: all inputs have one shape */
+trn_err trn_sh_unsorted_segment(trn_shctx *s); /* inputs: data, segment ids, their number */
 trn_err trn_sh_in0_shape(trn_shctx *s);   /* output 0: the shape that input 0's value says */
 trn_err trn_sh_in1_shape(trn_shctx *s);   /* output 0: the shape that input 1's value says */
 trn_err trn_sh_rank_of(trn_shctx *s, int i, int rank) TRN_MUST_USE; /* input i must have this rank if it is known */

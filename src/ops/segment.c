@@ -90,7 +90,7 @@ static trn_err k_unsorted_sum(trn_kctx *k) { return unsorted(k, TRN_ACC_ADD); }
 static trn_err k_unsorted_prod(trn_kctx *k) { return unsorted(k, TRN_ACC_MUL); }
 static trn_err k_unsorted_max(trn_kctx *k) { return unsorted(k, TRN_ACC_MAX); }
 static trn_err k_unsorted_min(trn_kctx *k) { return unsorted(k, TRN_ACC_MIN); }
-static trn_err sh_unsorted(trn_shctx *s)
+trn_err trn_sh_unsorted_segment(trn_shctx *s)
 {
     const trn_shape *x = &s->in[0], *ids = &s->in[1];
     const trn_tensor *n = s->value ? s->value[2] : NULL;
@@ -415,10 +415,10 @@ static trn_err sh_segment_grad2(trn_shctx *s)
     "Tsegmentids:i32|i64=i32"
 
 const trn_op trn_ops_segment[] = {
-    {"UnsortedSegmentSum", UNSORTED("num"), sh_unsorted, k_unsorted_sum, 0},
-    {"UnsortedSegmentProd", UNSORTED32("num"), sh_unsorted, k_unsorted_prod, 0},
-    {"UnsortedSegmentMax", UNSORTED32("real"), sh_unsorted, k_unsorted_max, 0},
-    {"UnsortedSegmentMin", UNSORTED32("real"), sh_unsorted, k_unsorted_min, 0},
+    {"UnsortedSegmentSum", UNSORTED("num"), trn_sh_unsorted_segment, k_unsorted_sum, 0},
+    {"UnsortedSegmentProd", UNSORTED32("num"), trn_sh_unsorted_segment, k_unsorted_prod, 0},
+    {"UnsortedSegmentMax", UNSORTED32("real"), trn_sh_unsorted_segment, k_unsorted_max, 0},
+    {"UnsortedSegmentMin", UNSORTED32("real"), trn_sh_unsorted_segment, k_unsorted_min, 0},
     {"SegmentSum", SORTED("num"), sh_segment, k_segment_sum, 0},
     {"SegmentMean", SORTED("num"), sh_segment, k_segment_mean, 0},
     {"SegmentProd", SORTED("num"), sh_segment, k_segment_prod, 0},

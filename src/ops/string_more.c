@@ -195,16 +195,8 @@ static trn_err segment_join(trn_kctx *k)
 
 static trn_err sh_segment_join(trn_shctx *s)
 {
-    const trn_shape *x = &s->in[0], *ids = &s->in[1];
-    const trn_tensor *n = s->value ? s->value[2] : NULL;
     TRN_CHECK_ARG(s->in[2].rank <= 0, "Shape must be rank 0: num_segments is a scalar");
-    if (x->rank < 0 || ids->rank < 0 || ids->rank > x->rank || x->rank - ids->rank >= TRN_MAX_RANK)
-        return TRN_OK;
-    trn_shape r = {.rank = 1, .dim = {n && n->count == 1 && trn_int_at(n, 0) >= 0 ? trn_int_at(n, 0) : -1}};
-    for (int i = ids->rank; i < x->rank; i++)
-        r.dim[r.rank++] = x->dim[i];
-    s->out[0] = r;
-    return TRN_OK;
+    return trn_sh_unsorted_segment(s);
 }
 
 const trn_op trn_ops_string_more[] = {

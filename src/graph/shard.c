@@ -4,8 +4,6 @@
 
 #include "graph/graph_priv.h"
 
-#define SHARD_HINT (-1) /* num_shards of a ShardDataset that says only where */
-
 static const char *const readers[] = {"ArrayRecordDataset", "FixedLengthRecordDataset", "RecordIODataset", "SSTableDataset", "TextLineDataset", "TFRecordDataset", NULL};
 static const char *const many[] = {"ConcatenateDataset", "ZipDataset", NULL};
 static const char *const through[] = {
@@ -227,7 +225,7 @@ static trn_err by_hint(trn_graph *g, const trn_shard *s)
     for (int i = 0; i < n; i++) {
         const trn_gnode *nd = g->node[i], *number = strcmp(nd->n.op, "ShardDataset") == 0 ? g->node[nd->in[1].node] : NULL;
         const trn_tensor *value = number && strcmp(number->n.op, "Const") == 0 ? trn_attr_tensor(&number->n, "value") : NULL;
-        if (!value || value->dtype != TRN_INT64 || value->count != 1 || TRN_DATA(value, int64_t)[0] != SHARD_HINT)
+        if (!value || value->dtype != TRN_INT64 || value->count != 1 || TRN_DATA(value, int64_t)[0] != TRN_SHARDS_HINT)
             continue;
         nd->in[1].node = workers;
         nd->in[2].node = index;

@@ -49,6 +49,7 @@ static inline void trn_origin_free(trn_origin *o)
 trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 /* How workers divide a dataset: AutoShardDataset. */
 enum { TRN_SHARD_OFF = -1, TRN_SHARD_AUTO, TRN_SHARD_FILE, TRN_SHARD_DATA, TRN_SHARD_HINT };
+#define TRN_SHARDS_HINT (-1) /* num_shards of a ShardDataset that only says where to divide */
 typedef struct trn_shard {
     int64_t workers, index, replicas, policy;
 } trn_shard;

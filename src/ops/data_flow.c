@@ -278,8 +278,6 @@ static int64_t skip_count(const trn_ds *d)
 static const trn_ds_op skip_op = {"SkipDataset", sizeof(flow_it), NULL, trn_it_start_in, skip_next, .count = skip_count};
 static trn_err skip_dataset(trn_kctx *k) { return counted_on(k, &skip_op); }
 
-#define SHARD_HINT (-1) /* num_shards of one who leaves it to AutoShardDataset */
-
 typedef struct shard_it {
     flow_it f;
     trn_elem *first; /* kept back until there is one for every part */
@@ -291,7 +289,7 @@ static trn_ds_do shard_next(trn_it *it_, trn_act *a, trn_ds_why why)
 {
     shard_it *it = (shard_it *)it_;
     const counted *c = (counted *)it_->d;
-    if (c->n == SHARD_HINT)
+    if (c->n == TRN_SHARDS_HINT)
         return trn_act_fail(a, trn_errorf(TRN_FAILED_PRECONDITION, "`tf.data.Dataset.shard(SHARD_HINT, ...)` only marks where AutoShardDataset with policy HINT divides "
                                                                    "the elements: distribute the dataset with that policy"));
     if (why == TRN_DS_ENDED && it->first) {
@@ -338,7 +336,7 @@ static trn_err shard_dataset(trn_kctx *k)
     trn_err err = trn_data_i64(&c->n, k, 1, "num_shards");
     if (!err)
         err = trn_data_i64(&c->index, k, 2, "index");
-    if (!err && c->n <= 0 && c->n != SHARD_HINT)
+    if (!err && c->n <= 0 && c->n != TRN_SHARDS_HINT)
         err = TRN_BAD("Number of shards must be greater than zero (currently num_shards = %lld).", (long long)c->n);
     if (!err && (c->index < 0 || (c->n > 0 && c->index >= c->n)))
         err = TRN_BAD("Index must be between 0 and %lld (currently index = %lld).", (long long)c->n - 1, (long long)c->index);

@@ -224,12 +224,6 @@ static trn_err create(trn_kctx *k)
     return err;
 }
 
-static trn_err create_db(trn_kctx *k)
-{
-    (void)k;
-    return trn_errorf(TRN_UNIMPLEMENTED, "summaries are written to event files, not to databases; use create_file_writer");
-}
-
 static trn_err flush_writer(trn_kctx *k)
 {
     writer *w;
@@ -404,7 +398,6 @@ static trn_err import_event(trn_kctx *k)
 const trn_op trn_ops_summary_writer[] = {
     {"SummaryWriter", " -> writer:res; shared_name:string=\"\", container:string=\"\"", trn_sh_scalar, handle, TRN_OP_CHEAP | TRN_OP_STATEFUL},
     {"CreateSummaryFileWriter", "writer:res, logdir:str, max_queue:i32, flush_millis:i32, filename_suffix:str -> ", trn_sh_none, create, DISK},
-    {"CreateSummaryDbWriter", "writer:res, db_uri:str, experiment_name:str, run_name:str, user_name:str -> ", trn_sh_none, create_db, TRN_OP_STATEFUL},
     {"FlushSummaryWriter", "writer:res -> ", trn_sh_none, flush_writer, DISK},
     {"CloseSummaryWriter", "writer:res -> ", trn_sh_none, close_writer, DISK},
     {"WriteSummary", TO "tensor:T, tag:str, summary_metadata:str -> ; T:any", trn_sh_none, write_tensor, DISK},

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_DEPTH = 64, NAME_MAX_LEN = 255, NUMBER_MAX_LEN = 63 };
+enum { MAX_DEPTH = 64, MAX_FIELDS = 128, NAME_MAX_LEN = 255, NUMBER_MAX_LEN = 63 };
 
 typedef struct reader {
     const char *p, *end;
@@ -360,8 +360,33 @@ static trn_err deeper(reader *r)
     return TRN_OK;
 }
 
+/* What a message has had so far. A field that takes one value, or another of its oneof, is refused the second time, as by TensorFlow: two messages in one
+ * field would have to be merged, which protobuf-c cannot do where a oneof is not set. */
+typedef struct had {
+    const ProtobufCFieldDescriptor *f[MAX_FIELDS];
+    unsigned n;
+} had;
+
+static trn_err once(reader *r, had *h, const ProtobufCFieldDescriptor *f)
+{
+    if (f->label == PROTOBUF_C_LABEL_REPEATED)
+        return TRN_OK;
+    bool oneof = f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
+    for (unsigned i = 0; i < h->n; i++) {
+        const ProtobufCFieldDescriptor *g = h->f[i];
+        if (g == f)
+            FAIL(r, "%s: takes one value and has one already", f->name);
+        if (oneof && g->flags & PROTOBUF_C_FIELD_FLAG_ONEOF && g->quantifier_offset == f->quantifier_offset)
+            FAIL(r, "%s: %s stands here already, only one of them can be set", f->name, g->name);
+    }
+    if (h->n == MAX_FIELDS)
+        FAIL(r, "more than %d fields in one message", MAX_FIELDS);
+    h->f[h->n++] = f;
+    return TRN_OK;
+}
+
 /* Also used with type NULL: reads over everything and writes nothing. */
-static trn_err one_field(reader *r, trn_sb *out, const ProtobufCMessageDescriptor *type)
+static trn_err one_field(reader *r, trn_sb *out, const ProtobufCMessageDescriptor *type, had *h)
 {
     const ProtobufCFieldDescriptor *f = NULL;
     if (take(r, '[')) { /* extension or Any */
@@ -379,6 +404,8 @@ static trn_err one_field(reader *r, trn_sb *out, const ProtobufCMessageDescripto
     char c = peek(r);
     if (!colon && c != '{' && c != '<')
         FAIL(r, "':' or '{' is expected after '%s'", f ? f->name : "a field's name");
+    if (f)
+        TRN_TRY(once(r, h, f));
     if (!f) {
         TRN_TRY(skip_value(r));
     } else if (c == '[') {
@@ -406,6 +433,8 @@ static trn_err fields(reader *r, trn_sb *out, const ProtobufCMessageDescriptor *
 {
     TRN_TRY(deeper(r));
     int begin = r->line;
+    had h;
+    h.n = 0; /* the rest is written before it is read */
     while (true) {
         char c = peek(r);
         if (r->p >= r->end) {
@@ -417,7 +446,7 @@ static trn_err fields(reader *r, trn_sb *out, const ProtobufCMessageDescriptor *
             r->p++;
             break;
         }
-        TRN_TRY(one_field(r, out, type));
+        TRN_TRY(one_field(r, out, type, &h));
     }
     r->depth--;
     return TRN_OK;

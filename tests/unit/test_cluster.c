@@ -374,7 +374,7 @@ static void server_def_errors(void **state)
         {"cluster { job { name: \"ps\" tasks { key: 0 value: \"a\" } } } job_name: \"ps\"", TRN_INVALID_ARGUMENT,
          "has no port"},
         {PS "task_index: 1", TRN_INTERNAL, "task 1 was not defined in job \"ps\""},
-        {PS "job_name: \"x\"", TRN_INTERNAL, "job \"x\" was not defined in cluster"},
+        {"cluster { job { name: \"ps\" tasks { key: 0 value: \"a:1\" } } } job_name: \"x\"", TRN_INTERNAL, "job \"x\" was not defined in cluster"},
         {PS "protocol: \"grpc+mpi\"", TRN_NOT_FOUND, "protocol 'grpc+mpi'"},
         {PS "replica: 1", TRN_UNIMPLEMENTED, "replica 1"},
         {PS "port: 70000", TRN_INVALID_ARGUMENT, "port is 70000"},
@@ -393,6 +393,8 @@ static void server_def_errors(void **state)
         {PS "cluster: 3", TRN_INVALID_ARGUMENT, "a message in { }"},
         {PS "}", TRN_INVALID_ARGUMENT, "unexpected '}'"},
         {PS "x", TRN_INVALID_ARGUMENT, "':' or '{' is expected"},
+        {PS "\nprotocol: \"grpc\" protocol: \"grpc\"", TRN_INVALID_ARGUMENT, "line 2: protocol: takes one value and has one already"},
+        {PS "default_session_config { } default_session_config { }", TRN_INVALID_ARGUMENT, "has one already"},
         {"cluster { job { name: \"ps\" } job { name: \"ps\" } }", TRN_INVALID_ARGUMENT, "job 'ps' is defined twice"},
         {"\x12\x02", TRN_INVALID_ARGUMENT, "beyond the end"},
     };

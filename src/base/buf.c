@@ -6,6 +6,9 @@
  * one-off restore cannot push out the sizes that every step uses. What nobody wanted for some seconds goes back to the kernel
  * (trn_buf_pool_age): the fewest that a class had in its list over an interval is how many it could do without.
  *
+ * Those below 4 MiB are cut from chunks of huge pages, one behind the other: on a virtual machine the look-ups of small pages cost a step's products and copies
+ * some percent. A cut that goes back to the kernel leaves a hole in its chunk, without memory behind it; the chunk goes with its last cut.
+ *
  * Small ones (< 64 KiB) are one aligned malloc, head and bytes together; freed ones of 1 KiB and more wait on a short list per power of two,
  * because aligned allocations of such sizes make malloc split and merge all the time (a step that moves 200 small variables frees 400).
  */
@@ -31,16 +34,24 @@
 #define N_CLASS ((MAX_SHIFT - LARGE_SHIFT) * 4 + 1)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_FROM ((size_t)4 << 20)
+#define CHUNK ((size_t)8 << 20)
 #define SMALL_HEAD 64
 #define AGE_INTERVAL (UINT64_C(3) * 1000000000) /* unused for one to two of these: given back */
 #define AGE_PAUSE (UINT64_C(10) * 1000000)
 #define AGE_KEEP ((size_t)1 << 20)
+
+typedef struct chunk {
+    uint8_t *base;
+    size_t at; /* where the next cut begins */
+    int live;  /* cuts that have memory */
+} chunk;
 
 /* Our own buffers; `b` comes first, so a trn_buf without `release` is one of these. */
 typedef struct own {
     trn_buf b;
     int cls;          /* -1: small, head and bytes in one malloc */
     struct own *next; /* on its class's list while cached */
+    chunk *cut_from;  /* NULL: a mapping of its own */
 } own;
 _Static_assert(sizeof(own) <= SMALL_HEAD, "a small buffer's bytes start 64 bytes behind its head");
 
@@ -105,11 +116,87 @@ static void *map_bytes(size_t len)
     return p;
 }
 
+static struct {
+    pthread_mutex_t mu;
+    chunk *now; /* the one that is cut from */
+} cutting = {.mu = PTHREAD_MUTEX_INITIALIZER};
+
+static void chunk_free(chunk *k)
+{
+    if (!k)
+        return;
+    munmap(k->base, CHUNK);
+    free(k);
+}
+
+static chunk *chunk_new(void)
+{
+    chunk *k = malloc(sizeof *k);
+    if (k)
+        *k = (chunk){.base = map_bytes(CHUNK)};
+    if (k && !k->base) {
+        free(k);
+        k = NULL;
+    }
+    return k;
+}
+
+static void *cut(chunk **from, size_t len)
+{
+    chunk *empty = NULL;
+    void *p = NULL;
+    pthread_mutex_lock(&cutting.mu);
+    chunk *k = cutting.now;
+    if (!k || CHUNK - k->at < len) {
+        chunk *fresh = chunk_new();
+        if (fresh) {
+            empty = k && k->live == 0 ? k : NULL;
+            cutting.now = fresh;
+        }
+        k = fresh;
+    }
+    if (k) {
+        p = k->base + k->at;
+        k->at += len;
+        k->live++;
+        *from = k;
+    }
+    pthread_mutex_unlock(&cutting.mu);
+    chunk_free(empty);
+    return p;
+}
+
+static void cut_back(chunk *k, void *p, size_t len)
+{
+    madvise(p, len, MADV_DONTNEED);
+    pthread_mutex_lock(&cutting.mu);
+    bool last = --k->live == 0 && k != cutting.now;
+    if (k->live == 0)
+        k->at = 0;
+    pthread_mutex_unlock(&cutting.mu);
+    if (last)
+        chunk_free(k);
+}
+
+static void *own_map(chunk **from, size_t len)
+{
+    *from = NULL;
+    return len < HUGE_FROM ? cut(from, len) : map_bytes(len);
+}
+
+static void own_unmap(chunk *from, void *p, size_t len)
+{
+    if (from)
+        cut_back(from, p, len);
+    else
+        munmap(p, len);
+}
+
 static void unmap_own(own *o)
 {
     size_t len = class_size(o->cls);
     UNPOISON(o->b.data, len);
-    munmap(o->b.data, len);
+    own_unmap(o->cut_from, o->b.data, len);
     free(o);
 }
 
@@ -311,19 +398,20 @@ trn_err trn_buf_new(trn_buf **out, size_t size)
     if (o) {
         atomic_fetch_add_explicit(&pool.hits, 1, memory_order_relaxed);
     } else {
-        void *p = map_bytes(len);
+        chunk *from;
+        void *p = own_map(&from, len);
         if (!p) {
             trn_buf_pool_trim(0); /* what we hoard may be what is missing */
-            p = map_bytes(len);
+            p = own_map(&from, len);
         }
         if (!p)
             return no_room(size);
         o = malloc(sizeof *o);
         if (!o) {
-            munmap(p, len);
+            own_unmap(from, p, len);
             return trn_err_oom();
         }
-        *o = (own){.b = {.data = p}, .cls = c};
+        *o = (own){.b = {.data = p}, .cls = c, .cut_from = from};
         atomic_fetch_add_explicit(&pool.misses, 1, memory_order_relaxed);
     }
     o->next = NULL;

@@ -14,6 +14,10 @@
  * loop's own thread stays aside while somebody drives, and for LINGER_NS after: steps follow each other closely. Only one thread drives, and only when nobody
  * else waits; with more of them the loop's own thread serves them all.
  *
+ * Stepping in: a thread that posts the last thing it has to do (trn_loop_post_last: a pool thread with the answer of a step) and finds the loop asleep does the
+ * loop's work itself, under the same lock: the answer is on its way before the loop's thread would have been woken. That one sleeps on, unless a timer is now
+ * due sooner than it was told.
+ *
  * Looking: on a virtual machine a thread on an idle core is woken after some 50 µs, longer than a small step takes. So a loop whose waits are short looks for
  * what comes before it sleeps, and yields its core to anybody who wants it. Whether the next wait will be short is guessed as processors guess branches:
  * from what waits have been after one like the last, since a worker in small steps sees short ones (for its ps) and long ones (for its client) in turn.
@@ -22,6 +26,7 @@
 #include "io/loop.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +38,7 @@ enum { BATCH = 128 };
 #define LINGER_NS UINT64_C(1000000)
 #define LOOK_US 250
 #define HOPE 8
+#define STEP_IN_ROUNDS 4
 
 typedef struct post {
     struct post *next;
@@ -86,7 +92,7 @@ static void wake(trn_loop *l)
 
 /* ---- inbox ---------------------------------------------------------------------------------------------------- */
 
-void trn_loop_post(trn_loop *l, trn_fn fn, void *arg)
+static void push(trn_loop *l, trn_fn fn, void *arg)
 {
     post *p = malloc(sizeof *p);
     if (!p)
@@ -96,6 +102,11 @@ void trn_loop_post(trn_loop *l, trn_fn fn, void *arg)
     p->next = atomic_load_explicit(&l->inbox, memory_order_relaxed);
     while (!atomic_compare_exchange_weak(&l->inbox, &p->next, p))
         ;
+}
+
+void trn_loop_post(trn_loop *l, trn_fn fn, void *arg)
+{
+    push(l, fn, arg);
     if (current != l)
         wake(l);
 }
@@ -425,6 +436,48 @@ static void *loop_main(void *arg)
     return NULL;
 }
 
+/* [drive] What there is to do without looking at descriptors; then the loop is declared asleep again. False: there is more, after many rounds. */
+static bool settle(trn_loop *l, int rounds)
+{
+    while (fall_asleep(l, NULL) == 0) {
+        if (rounds-- == 0)
+            return false;
+        run_inbox(l);
+        run_timers(l);
+        run_later(l);
+    }
+    return true;
+}
+
+/* ---- stepping in ----------------------------------------------------------------------------------------------- */
+
+static uint64_t earliest(const trn_loop *l) { return l->n_timers ? l->heap[1]->at_ns : UINT64_MAX; }
+
+/* False: the loop, if it sleeps, must be woken. */
+static bool step_in(trn_loop *l)
+{
+    if (current || !atomic_load(&l->asleep) || pthread_mutex_trylock(&l->drive) != 0)
+        return false;
+    bool done = false;
+    if (!l->driven && !l->stop) { /* whoever drives waits for what this may bring, and would not be woken */
+        uint64_t due = earliest(l);
+        current = l;
+        done = settle(l, STEP_IN_ROUNDS) && earliest(l) >= due && !l->stop;
+        current = NULL;
+        if (!done)
+            atomic_store(&l->asleep, true); /* so that the caller wakes it */
+    }
+    pthread_mutex_unlock(&l->drive);
+    return done;
+}
+
+void trn_loop_post_last(trn_loop *l, trn_fn fn, void *arg)
+{
+    push(l, fn, arg);
+    if (current != l && !step_in(l))
+        wake(l);
+}
+
 /* ---- driving -------------------------------------------------------------------------------------------------- */
 
 void trn_latch_init(trn_latch *w)
@@ -474,11 +527,8 @@ void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w)
     while (!atomic_load(&w->done))
         turn(l, w);
     /* Whatever is posted from now on is found by the next one to come: the eventfd stays ready. */
-    while (fall_asleep(l, NULL) == 0) {
-        run_inbox(l);
-        run_timers(l);
-        run_later(l);
-    }
+    while (!settle(l, INT_MAX))
+        ;
     l->driven = false;
     l->left_ns = trn_now_ns();
     if (atomic_fetch_sub(&l->waiters, 1) > 1 || l->sleeps_long) {

@@ -16,6 +16,8 @@ typedef struct trn_loop trn_loop;
 trn_err trn_loop_open(trn_loop **out, const char *name) TRN_MUST_USE; /* starts its thread */
 void trn_loop_close(trn_loop *l);                   /* runs what was posted, stops and joins; not from the loop itself */
 void trn_loop_post(trn_loop *l, trn_fn fn, void *arg); /* [any] in order; wakes the loop only when it sleeps */
+/* [any] The same from a thread that holds no lock and has nothing urgent to do: if the loop sleeps, the caller does the loop's work instead of waking a thread for it. */
+void trn_loop_post_last(trn_loop *l, trn_fn fn, void *arg);
 bool trn_loop_here(const trn_loop *l);              /* [any] is the caller this loop's thread */
 trn_loop *trn_loop_current(void);                   /* NULL on other threads */
 /* [loop] Runs once before the loop sleeps again: batching writes. The same task may be armed many times, runs once. */

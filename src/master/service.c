@@ -192,7 +192,7 @@ static void step_done(void *arg, trn_err err)
         err = TRN_OK;
     }
     trn_out_sb(&m, &s);
-    trn_call_reply(j->call, err, &m);
+    trn_call_reply_last(j->call, err, &m);
     trn_step_result_fini(r);
     trn_run_step_req_fini(&j->step.q);
     job_free(j);
@@ -283,7 +283,7 @@ static void callable_done(void *arg, trn_err err)
     }
     if (err)
         trn_out_fini(&m);
-    trn_call_reply(j->call, err, err ? NULL : &m);
+    trn_call_reply_last(j->call, err, err ? NULL : &m);
     trn_step_result_fini(r);
     trn_run_callable_req_fini(&j->step.callable);
     job_free(j);

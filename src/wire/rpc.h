@@ -61,6 +61,7 @@ uint64_t trn_call_deadline_ns(const trn_call *c);   /* monotonic, 0: none */
  * cut at 4 KiB). Replying to a call that the client cancelled is fine and sends nothing. The call is gone afterwards, but for a
  * stream's that is answered without an error: then it is the next message's. */
 void trn_call_reply(trn_call *c, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body);
+void trn_call_reply_last(trn_call *c, TRN_OWN trn_err err, TRN_OWN trn_out_msg *body); /* the caller may send it itself (trn_loop_post_last) */
 /* [loop, from the handler] fn runs on the loop once if the client resets the stream, its deadline passes or its connection is lost before
  * the reply. The handler still owes the reply. `arg` is handed over: drop(arg) runs when the call itself is gone, so that a reply on another
  * thread at the same moment harms nothing. */

@@ -197,7 +197,7 @@ static void reply_posted(void *arg)
     reply_here(c, err, &body);
 }
 
-void trn_call_reply(trn_call *c, trn_err err, trn_out_msg *body)
+static void reply(trn_call *c, trn_err err, trn_out_msg *body, void (*post)(trn_loop *, trn_fn, void *))
 {
     int none = CANCEL_NONE;
     atomic_compare_exchange_strong(&c->cancel, &none, CANCEL_TOO_LATE);
@@ -211,8 +211,11 @@ void trn_call_reply(trn_call *c, trn_err err, trn_out_msg *body)
         c->reply_body = *body;
         *body = (trn_out_msg){0};
     }
-    trn_loop_post(l, reply_posted, c);
+    post(l, reply_posted, c);
 }
+
+void trn_call_reply(trn_call *c, trn_err err, trn_out_msg *body) { reply(c, err, body, trn_loop_post); }
+void trn_call_reply_last(trn_call *c, trn_err err, trn_out_msg *body) { reply(c, err, body, trn_loop_post_last); }
 
 void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg, trn_fn drop)
 {

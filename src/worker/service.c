@@ -290,7 +290,7 @@ static void graph_reply(graph_call *g)
         }
         g->step->reply.n = 0;
     }
-    trn_call_reply(g->call, err, &m);
+    trn_call_reply_last(g->call, err, &m);
 
     for (int i = 0; i < g->q.n_recv; i++)
         trn_tensor_unref(g->recvd[i]);

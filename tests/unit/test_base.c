@@ -264,6 +264,52 @@ static void buf_pool_ages(void **state)
     assert_int_equal(trn_buf_pool_stats().cached_bytes, 0);
 }
 
+static size_t resident(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*s %ld", &pages), 1);
+    fclose(f);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Buffers below 4 MiB are neighbours in chunks: none reaches into another, and memory goes back to the kernel also while a neighbour stays. */
+static void buf_neighbours(void **state)
+{
+    enum { N = 40 };
+    static const size_t sizes[] = {70000, 300 << 10, 1 << 20, 1605632, (4 << 20) - 4096};
+    trn_buf_pool_trim(0);
+    trn_buf *b[N];
+    size_t before = resident(), all = 0;
+    for (int i = 0; i < N; i++) {
+        b[i] = buf_of(sizes[i % 5]);
+        memset(b[i]->data, i + 1, b[i]->size);
+        all += b[i]->size;
+    }
+    for (int i = 0; i < N; i++)
+        for (size_t k = 0; k < b[i]->size; k += 509)
+            assert_int_equal(b[i]->data[k], i + 1);
+    if (!TRN_ASAN)
+        assert_true(resident() >= before + all);
+    for (int i = 0; i < N; i++)
+        if (i % 10)
+            trn_buf_unref(b[i]);
+    trn_buf_pool_trim(0);
+    if (!TRN_ASAN)
+        assert_true(resident() < before + all / 4);
+    for (int i = 0; i < N; i += 10) {
+        assert_int_equal(b[i]->data[0], i + 1);
+        assert_int_equal(b[i]->data[b[i]->size - 1], i + 1);
+        trn_buf_unref(b[i]);
+    }
+    trn_buf_pool_trim(0);
+    trn_buf *again = buf_of(1 << 20); /* from the chunk that is empty again, or from a new one */
+    memset(again->data, 7, again->size);
+    trn_buf_unref(again);
+    trn_buf_pool_trim(0);
+}
+
 static int released;
 static void release(void *arg, trn_buf *b)
 {
@@ -669,7 +715,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(err_values),      cmocka_unit_test(arena),      cmocka_unit_test(sb),
-        cmocka_unit_test(buf_sizes),       cmocka_unit_test(joins), cmocka_unit_test(buf_pool), cmocka_unit_test(buf_edge), cmocka_unit_test(buf_pool_ages),   cmocka_unit_test(buf_foreign),
+        cmocka_unit_test(buf_sizes),       cmocka_unit_test(joins), cmocka_unit_test(buf_pool), cmocka_unit_test(buf_edge), cmocka_unit_test(buf_pool_ages), cmocka_unit_test(buf_neighbours),   cmocka_unit_test(buf_foreign),
         cmocka_unit_test(buf_threads),     cmocka_unit_test(map_model),  cmocka_unit_test(map_edges),
         cmocka_unit_test(hashes),          cmocka_unit_test(log_lines),  cmocka_unit_test(log_threads),
         cmocka_unit_test(clock_random),    cmocka_unit_test(lock_order), cmocka_unit_test(metrics),

@@ -634,6 +634,83 @@ static void the_waiter_runs_what_it_posted(void **state)
     trn_loop_close(l);
 }
 
+/* He who posts the last thing he has to do does it himself while the loop sleeps: once the loop's thread has had time to fall asleep it is not woken for it. */
+typedef struct last_post {
+    trn_loop *l;
+    pthread_t ran;
+    trn_timer soon;
+    gate *fired;
+} last_post;
+
+static void see_last(void *arg)
+{
+    last_post *p = arg;
+    assert_true(trn_loop_here(p->l));
+    p->ran = pthread_self();
+}
+
+static void see_last_and_time(void *arg)
+{
+    last_post *p = arg;
+    see_last(arg);
+    trn_timer_start(p->l, &p->soon, trn_now_ns() + 2000000, gate_add, p->fired); /* which the loop's thread, asleep for longer, must learn of */
+}
+
+static void the_last_post_is_run_by_its_poster(void **state)
+{
+    (void)state;
+    trn_loop *l;
+    gate fired = GATE;
+    assert_null(trn_loop_open(&l, "stepped"));
+    last_post p = {.l = l, .fired = &fired};
+    int mine = 0;
+    for (int i = 0; i < 20; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        trn_loop_post_last(l, see_last, &p);
+        mine += pthread_equal(p.ran, pthread_self()) != 0;
+        assert_null(trn_loop_current());
+    }
+    assert_true(mine >= 15); /* the others: it was just awake */
+    for (int i = 1; i <= 20; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        trn_loop_post_last(l, see_last_and_time, &p);
+        gate_wait(&fired, i);
+    }
+    trn_loop_close(l);
+}
+
+static void *post_last_often(void *arg)
+{
+    echo_wait *e = arg;
+    for (int i = 0; i < 5000; i++)
+        (i % 3 ? trn_loop_post_last : trn_loop_post)(e->l, count_post, NULL);
+    return NULL;
+}
+
+/* Many at once, beside somebody who drives, and a loop that is closed under it: nothing is lost, nothing hangs. */
+static void last_posts_of_many(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 4; round++) {
+        trn_loop *l;
+        trn_pool *pool;
+        assert_null(trn_loop_open(&l, "stepped"));
+        assert_null(trn_pool_open(&pool, 2, "open"));
+        posted_meanwhile = 0;
+        pthread_t t[4];
+        echo_wait e[4] = {0};
+        for (int i = 0; i < 4; i++) {
+            e[i] = (echo_wait){.l = l, .pool = pool};
+            pthread_create(&t[i], NULL, i == 3 && round % 2 ? drive_often : post_last_often, &e[i]);
+        }
+        for (int i = 0; i < 4; i++)
+            pthread_join(t[i], NULL);
+        trn_pool_close(pool);
+        trn_loop_close(l); /* runs what was posted */
+        assert_int_equal(posted_meanwhile, (round % 2 ? 3 : 4) * 5000);
+    }
+}
+
 /* Connects to a listener on `host` at the address `to`; returns the family of the connection. */
 static int family_to(const char *host, const char *to)
 {
@@ -744,6 +821,7 @@ int main(void)
         cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(pieces_grow_smaller), cmocka_unit_test(addresses_are_split),
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
+        cmocka_unit_test(the_last_post_is_run_by_its_poster), cmocka_unit_test(last_posts_of_many),
         cmocka_unit_test(lookups_leave_the_loop_alone),
         cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing), cmocka_unit_test(mixed_waits_cost_nothing),
     };

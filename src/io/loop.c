@@ -38,6 +38,7 @@ enum { BATCH = 128 };
 #define LINGER_NS UINT64_C(1000000)
 #define LOOK_US 250
 #define HOPE 8
+#define ALREADY_NS 3000
 #define STEP_IN_ROUNDS 4
 
 typedef struct post {
@@ -364,13 +365,11 @@ static void turn(trn_loop *l, const trn_latch *w)
     bool looks = since && l->hope[l->was_short] > HOPE / 2;
     current = NULL;
     pthread_mutex_unlock(&l->drive);
-    int n = epoll_wait(l->ep, ready, BATCH, 0);
-    bool waits = n == 0 && since; /* what is there already says nothing about waits */
-    if (waits && looks)
-        n = look(l, ready, since + l->look_ns);
-    if (n == 0 && since)
+    int n = looks ? look(l, ready, since + l->look_ns) : 0;
+    if (n == 0)
         n = epoll_wait(l->ep, ready, BATCH, timeout);
-    bool is_short = waits && trn_now_ns() < since + l->look_ns;
+    uint64_t took = since ? trn_now_ns() - since : 0;
+    bool waits = took > ALREADY_NS, is_short = took < l->look_ns; /* what is there already says nothing about waits */
     atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
     pthread_mutex_lock(&l->drive);
     current = l;

@@ -41,9 +41,15 @@
 
 /* ---- errors, inside ------------------------------------------------------------------------------------------- */
 
-/* An error that merely follows from another task's failure; the first one that is not derived is what the client sees. */
-bool trn_err_is_derived(const trn_error *err);
-trn_err trn_err_set_derived(TRN_OWN trn_err err) TRN_MUST_USE;
+/* What an error says beside code and message; goes over the wire as TensorFlow's status payloads do. */
+enum {
+    TRN_MARK_DERIVED = 1,      /* it merely follows from another task's failure; the first one that is not derived is what the client sees */
+    TRN_MARK_COORDINATION = 2, /* the coordination service's own word, not a failure to reach it */
+};
+unsigned trn_err_marks(const trn_error *err);
+trn_err trn_err_mark(TRN_OWN trn_err err, unsigned marks) TRN_MUST_USE; /* adds them */
+static inline bool trn_err_is_derived(const trn_error *err) { return trn_err_marks(err) & TRN_MARK_DERIVED; }
+TRN_MUST_USE static inline trn_err trn_err_set_derived(TRN_OWN trn_err err) { return trn_err_mark(err, TRN_MARK_DERIVED); }
 trn_err trn_err_oom(void) TRN_MUST_USE __attribute__((returns_nonnull)); /* static: reporting it cannot fail */
 trn_err trn_err_errno(int errno_value, const char *fmt, ...) TRN_PRINTF(2, 3) TRN_MUST_USE __attribute__((returns_nonnull));
 

@@ -7,7 +7,7 @@
 
 struct trn_error {
     trn_code code;
-    bool derived;
+    unsigned marks;
     const char *msg; /* = text, but for the static one */
     char text[];
 };
@@ -22,7 +22,7 @@ static trn_error *error_alloc(trn_code code, size_t len)
     trn_error *e = malloc(sizeof *e + len + 1);
     if (e) {
         e->code = code;
-        e->derived = false;
+        e->marks = 0;
         e->msg = e->text;
         e->text[len] = 0;
     }
@@ -73,7 +73,7 @@ trn_err trn_err_wrap(trn_err err, const char *fmt, ...)
     va_end(ap);
     if (e == &oom)
         return err; /* the first message is worth more than the news that context did not fit */
-    e->derived = err->derived;
+    e->marks = err->marks;
     trn_err_free(err);
     return e;
 }
@@ -167,7 +167,7 @@ trn_err trn_err_copy(const trn_error *err)
     trn_error *e = error_alloc(err->code, len);
     if (!e)
         return trn_err_oom();
-    e->derived = err->derived;
+    e->marks = err->marks;
     memcpy(e->text, err->msg, len);
     return e;
 }
@@ -188,12 +188,12 @@ trn_err trn_err_first(trn_err err, trn_err later)
 
 trn_code trn_err_code(const trn_error *err) { return err ? err->code : TRN_CODE_OK; }
 const char *trn_err_msg(const trn_error *err) { return err ? err->msg : ""; }
-bool trn_err_is_derived(const trn_error *err) { return err && err->derived; }
+unsigned trn_err_marks(const trn_error *err) { return err ? err->marks : 0; }
 
-trn_err trn_err_set_derived(trn_err err)
+trn_err trn_err_mark(trn_err err, unsigned marks)
 {
     if (err && err != &oom)
-        err->derived = true;
+        err->marks |= marks;
     return err;
 }
 

@@ -115,44 +115,39 @@ char *trn_grpc_message_decode(const char *p, size_t n)
 
 /* ---- TensorFlow's payloads ------------------------------------------------------------------------------------ */
 
-/* TensorFlow attaches Status payloads as a map<string, bytes> (field 1); this key marks a derived status, its value is empty. */
-static const char derived_key[] = "type.googleapis.com/tensorflow.DerivedStatus";
+/* TensorFlow attaches Status payloads as a map<string, bytes> (field 1), by type. A mark is a type with an empty value. */
+static const char *const mark_types[] = {"type.googleapis.com/tensorflow.DerivedStatus", "type.googleapis.com/tensorflow.CoordinationServiceError"};
 
 static const char b64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static char derived_text[96];
-
-static void make_derived(void)
+size_t trn_grpc_details_text(char out[TRN_GRPC_DETAILS_TEXT], unsigned marks)
 {
-    unsigned char raw[64];
-    size_t key = sizeof derived_key - 1, n = 0;
-    raw[n++] = 0x0A;
-    raw[n++] = (unsigned char)(key + 4);
-    raw[n++] = 0x0A;
-    raw[n++] = (unsigned char)key;
-    memcpy(raw + n, derived_key, key);
-    n += key;
-    raw[n++] = 0x12;
-    raw[n++] = 0;
-    size_t m = 0;
+    unsigned char raw[TRN_GRPC_DETAILS_TEXT * 3 / 4];
+    size_t n = 0, m = 0;
+    for (size_t i = 0; i < TRN_COUNTOF(mark_types); i++) {
+        size_t key = strlen(mark_types[i]);
+        if (!(marks & 1u << i) || n + key + 6 > sizeof raw - 3)
+            continue;
+        raw[n++] = 0x0A;
+        raw[n++] = (unsigned char)(key + 4);
+        raw[n++] = 0x0A;
+        raw[n++] = (unsigned char)key;
+        memcpy(raw + n, mark_types[i], key);
+        n += key;
+        raw[n++] = 0x12;
+        raw[n++] = 0;
+    }
     for (size_t i = 0; i < n; i += 3) {
-        uint32_t v =
-            (uint32_t)raw[i] << 16 | (i + 1 < n ? (uint32_t)raw[i + 1] << 8 : 0) | (i + 2 < n ? raw[i + 2] : 0);
+        uint32_t v = (uint32_t)raw[i] << 16 | (i + 1 < n ? (uint32_t)raw[i + 1] << 8 : 0) | (i + 2 < n ? raw[i + 2] : 0);
         size_t chars = TRN_MIN(n - i, (size_t)3) + 1;
         for (size_t k = 0; k < chars; k++)
-            derived_text[m++] = b64[v >> (18 - 6 * k) & 63];
+            out[m++] = b64[v >> (18 - 6 * k) & 63];
     }
-    derived_text[m] = 0;
+    out[m] = 0;
+    return m;
 }
 
-const char *trn_grpc_derived_details(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_derived);
-    return derived_text;
-}
-
-bool trn_grpc_details_derived(const char *p, size_t n)
+unsigned trn_grpc_details_marks(const char *p, size_t n)
 {
     unsigned char raw[1024];
     size_t m = 0;
@@ -169,7 +164,11 @@ bool trn_grpc_details_derived(const char *p, size_t n)
             raw[m++] = (unsigned char)(v >> bits);
         }
     }
-    return memmem(raw, m, derived_key, sizeof derived_key - 1) != NULL;
+    unsigned marks = 0;
+    for (size_t i = 0; i < TRN_COUNTOF(mark_types); i++)
+        if (memmem(raw, m, mark_types[i], strlen(mark_types[i])))
+            marks |= 1u << i;
+    return marks;
 }
 
 /* ---- codes ---------------------------------------------------------------------------------------------------- */

@@ -308,7 +308,7 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
 
 /* The status that ends an answer, as trailers; `text` holds the values until they are submitted. */
 typedef struct status_text {
-    char code[4], text[TRN_H2_STATUS_TEXT];
+    char code[4], text[TRN_H2_STATUS_TEXT], details[TRN_GRPC_DETAILS_TEXT];
 } status_text;
 
 static size_t status_nv(trn_h2 *h, nghttp2_nv *nv, status_text *t, const trn_error *err)
@@ -320,10 +320,9 @@ static size_t status_nv(trn_h2 *h, nghttp2_nv *nv, status_text *t, const trn_err
     size_t nvs = 0;
     nv[nvs++] = NV("grpc-status", t->code, code_n, NGHTTP2_NV_FLAG_NO_COPY_NAME);
     nv[nvs++] = NV("grpc-message", t->text, n, NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_INDEX);
-    if (err && trn_err_is_derived(err)) {
-        const char *details = trn_grpc_derived_details();
-        nv[nvs++] = NV("grpc-status-details-bin", details, strlen(details), NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE);
-    }
+    size_t details_n = trn_grpc_details_text(t->details, trn_err_marks(err));
+    if (details_n)
+        nv[nvs++] = NV("grpc-status-details-bin", t->details, details_n, NGHTTP2_NV_FLAG_NO_COPY_NAME);
     return nvs;
 }
 
@@ -585,8 +584,7 @@ static void answer_over(trn_h2 *h, trn_stream *s)
     else if (s->grpc_status > 0) {
         err = trn_errorf(s->grpc_status > TRN_UNAUTHENTICATED ? TRN_UNKNOWN : (trn_code)s->grpc_status, "%s",
                          s->grpc_message ? s->grpc_message : "");
-        if (s->derived)
-            err = trn_err_set_derived(err);
+        err = trn_err_mark(err, s->marks);
     } else if (s->http_status != 200)
         err = trn_errorf(trn_grpc_code_from_http(s->http_status), "the peer answered with HTTP status %d",
                          s->http_status);
@@ -951,7 +949,7 @@ static void answer_header(trn_stream *s, const uint8_t *name, size_t nl, const u
         free(s->grpc_message);
         s->grpc_message = trn_grpc_message_decode((const char *)v, vl);
     } else if (IS(name, nl, "grpc-status-details-bin")) {
-        s->derived = trn_grpc_details_derived((const char *)v, vl);
+        s->marks = trn_grpc_details_marks((const char *)v, vl);
     }
 }
 

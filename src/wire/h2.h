@@ -56,7 +56,7 @@ typedef struct trn_stream {
     bool too_much_header; /* more than TRN_H2_MAX_HEADERS */
     bool grpc_type;       /* content-type was application/grpc… */
     bool body_begun;      /* client: the answer's first headers are over */
-    bool derived;         /* client: the error merely follows from another one */
+    unsigned marks;       /* client: TRN_MARK_… of the error */
     bool streaming;       /* server: many messages, each answered by one */
     bool responding;      /* streaming: the answer's headers are out */
     bool half_closed;     /* streaming: the client has said all */

@@ -835,9 +835,13 @@ static void status_messages(void **state)
     back = trn_grpc_message_decode("%%4%zz%41%00", 12);
     assert_string_equal(back, "%%4%zzA%00");
     free(back);
-    const char *d = trn_grpc_derived_details();
-    assert_true(trn_grpc_details_derived(d, strlen(d)));
-    assert_false(trn_grpc_details_derived("AAAA", 4));
+    for (unsigned marks = 0; marks < 4; marks++) {
+        char d[TRN_GRPC_DETAILS_TEXT];
+        size_t len = trn_grpc_details_text(d, marks);
+        assert_int_equal(len != 0, marks != 0);
+        assert_int_equal(trn_grpc_details_marks(d, len), marks);
+    }
+    assert_int_equal(trn_grpc_details_marks("AAAA", 4), 0);
 }
 
 #define RIG(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

@@ -2,12 +2,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "eager/eager_int.h"
+#include "eager/coordination.h"
 #include "graph/devname.h"
 #include "graph/graph_priv.h"
 #include "tensor/tensor_pb.h"
 
 #define SWEEP_NS 1000000000ull
+#define COORDINATION_LINGERS_NS 10000000000ull /* contexts are closed and made anew in one breath */
 
 static void unref_tensor(void *t) { trn_tensor_unref(t); }
 static void unref_plan(void *p) { trn_plan_unref(p); }
@@ -290,6 +291,25 @@ void trn_ectx_clean_step(trn_ectx *c, int64_t step_id)
 
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
+/* The coordination service ends some time after the last context that asked for it. [loop] */
+static void sweep_coordination(trn_eager *e, uint64_t now)
+{
+    bool wanted = false;
+    const char *key;
+    size_t len;
+    void *v;
+    trn_lock(&e->mu);
+    for (size_t it = 0; !wanted && trn_map_next(e->contexts, &it, &key, &len, &v);)
+        wanted = atomic_load(&((trn_ectx *)v)->coordinated);
+    trn_unlock(&e->mu);
+    if (wanted)
+        e->coordinated_ns = now;
+    else if (e->coordinated_ns && now - e->coordinated_ns > COORDINATION_LINGERS_NS) {
+        e->coordinated_ns = 0;
+        trn_coord_end(e, "its last context has ended");
+    }
+}
+
 /* Coordinators never say that they end: a context that nobody has asked for in its time is dropped. [loop] */
 static void sweep(void *arg)
 {
@@ -316,6 +336,7 @@ static void sweep(void *arg)
             again = true;
         }
     }
+    sweep_coordination(e, now);
     trn_timer_start(e->loop, &e->sweep, now + SWEEP_NS, sweep, e);
 }
 
@@ -330,15 +351,23 @@ trn_eager *trn_eager_new(trn_worker *w, trn_loop *loop)
     return e;
 }
 
+void trn_eager_drain(trn_eager *e)
+{
+    trn_lock(&e->mu);
+    e->stopped = true;
+    trn_unlock(&e->mu);
+    trn_coord_end(e, "the task is shutting down");
+}
+
 void trn_eager_stop(trn_eager *e)
 {
+    trn_eager_drain(e);
     for (;;) {
         trn_ectx *c = NULL;
         const char *key;
         size_t len;
         void *v;
         trn_lock(&e->mu);
-        e->stopped = true;
         size_t it = 0;
         if (trn_map_next(e->contexts, &it, &key, &len, &v))
             c = trn_ectx_ref(v);
@@ -354,6 +383,7 @@ void trn_eager_free(trn_eager *e)
 {
     if (!e)
         return;
+    trn_agent_free(e->agent);
     trn_map_free(e->contexts, NULL); /* empty */
     trn_mutex_fini(&e->mu);
     free(e);

@@ -8,6 +8,7 @@ typedef struct trn_eager trn_eager;
 
 trn_eager *trn_eager_new(trn_worker *w, trn_loop *loop);
 void trn_eager_serve(trn_rpc_server *s, trn_eager *e);
+void trn_eager_drain(trn_eager *e); /* no new contexts; calls that would wait for others get an error */
 void trn_eager_stop(trn_eager *e); /* closes every context: what runs is cancelled */
 void trn_eager_free(trn_eager *e); /* after stop, when nothing runs and the loop is gone */
 

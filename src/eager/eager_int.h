@@ -15,6 +15,9 @@ struct trn_eager {
     trn_mutex mu;      /* contexts */
     trn_map *contexts; /* id → trn_ectx */
     bool stopped;
+    struct trn_coord *coord; /* this task leads a coordination service; under mu */
+    struct trn_agent *agent; /* and is part of one; [loop] */
+    uint64_t coordinated_ns; /* [loop] when a context last needed it; 0: none does */
 };
 
 typedef struct trn_erun trn_erun;
@@ -68,6 +71,7 @@ typedef struct trn_ectx {
     trn_map *divided; /* the same for whole functions, with the inputs' devices → slot (divide.c) */
     trn_map *steps;   /* steps of component functions that were not cleaned up yet */
     trn_erun *running;
+    _Atomic bool coordinated; /* its coordinator asks for the coordination service */
     bool closed;
 } trn_ectx;
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "eager/eager_int.h"
+#include "eager/coordination.h"
 #include "graph/devname.h"
 #include "tensor/tensor_pb.h"
 #include "worker/service.h"
@@ -48,7 +48,8 @@ static uint64_t timeout_of(const Tensorflow__ServerDef *def)
     return ms > 0 && ms < INT32_MAX ? (uint64_t)ms * 1000000 : 0;
 }
 
-static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextRequest *q)
+/* `*out`: a reference. */
+static trn_err create(trn_ectx **out, trn_eager *e, const Tensorflow__Eager__CreateContextRequest *q)
 {
     trn_ectx *old = NULL;
     trn_lock(&e->mu);
@@ -77,8 +78,10 @@ static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextReques
     c->devices = trn_edevices_new(e->w, q->cluster_device_attributes, q->n_cluster_device_attributes, s->task);
     trn_lock(&e->mu);
     bool taken = e->stopped || trn_map_geti(e->contexts, c->id);
-    if (!taken)
+    if (!taken) {
         trn_map_puti(e->contexts, c->id, c);
+        *out = trn_ectx_ref(c);
+    }
     trn_unlock(&e->mu);
     if (taken) {
         trn_ectx_close(c, TRN_ABORTED, "");
@@ -89,22 +92,73 @@ static trn_err create(trn_eager *e, const Tensorflow__Eager__CreateContextReques
     return TRN_OK;
 }
 
+/* The answer to CreateContext or UpdateContext, given when the coordination service, if there is one, knows this task. */
+typedef struct joining {
+    trn_eager *e;
+    trn_call *call;
+    trn_arena *arena;
+    trn_ectx *ctx;   /* a reference */
+    bool made, tells; /* the context is new; our devices are told */
+} joining;
+
+static void join_over(void *arg, trn_err err)
+{
+    joining *j = arg;
+    if (err && j->made && j->ctx)
+        trn_ectx_close(j->ctx, trn_err_code(err), trn_err_msg(err));
+    if (err)
+        trn_call_reply(j->call, err, NULL);
+    else {
+        size_t n = 0;
+        Tensorflow__DeviceAttributes **devices = j->tells ? own_devices(&n, j->arena, j->e) : NULL;
+        if (j->made) {
+            Tensorflow__Eager__CreateContextResponse r = TENSORFLOW__EAGER__CREATE_CONTEXT_RESPONSE__INIT;
+            r.device_attributes = devices;
+            r.n_device_attributes = n;
+            trn_reply_pb(j->call, &r.base);
+        } else {
+            Tensorflow__Eager__UpdateContextResponse r = TENSORFLOW__EAGER__UPDATE_CONTEXT_RESPONSE__INIT;
+            r.device_attributes = devices;
+            r.n_device_attributes = n;
+            trn_reply_pb(j->call, &r.base);
+        }
+    }
+    trn_ectx_unref(j->ctx);
+    trn_arena_free(j->arena);
+    free(j);
+}
+
+/* `s`: the context's session, new in this call; NULL: none is. */
+static void join(joining *j, const Tensorflow__ServerDef *def, const trn_wsession *s, trn_err err)
+{
+    Tensorflow__CoordinationServiceConfig *cfg = err || !s ? NULL : trn_coord_config(&err, j->arena, def);
+    if (cfg) {
+        atomic_store(&j->ctx->coordinated, true);
+        trn_coord_begin(j->e, cfg, s);
+        if (cfg->enable_health_check) {
+            trn_agent_connect(j->e, cfg, s, join_over, j);
+            return;
+        }
+    }
+    join_over(j, err);
+}
+
 static void create_context(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__Eager__CreateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__create_context_request__descriptor);
-    trn_err err = q ? create(svc, q) : TRN_OK;
-    if (q && err)
-        trn_call_reply(call, err, NULL);
-    else if (q) {
-        Tensorflow__Eager__CreateContextResponse r = TENSORFLOW__EAGER__CREATE_CONTEXT_RESPONSE__INIT;
-        r.device_attributes = own_devices(&r.n_device_attributes, a, svc);
-        trn_reply_pb(call, &r.base);
+    if (!q) {
+        trn_arena_free(a);
+        return;
     }
-    trn_arena_free(a);
+    joining *j = trn_xalloc(sizeof *j);
+    *j = (joining){.e = svc, .call = call, .arena = a, .made = true, .tells = true};
+    trn_err err = create(&j->ctx, svc, q);
+    join(j, q->server_def, err ? NULL : j->ctx->session, err);
 }
 
-static trn_err update(trn_eager *e, const Tensorflow__Eager__UpdateContextRequest *q)
+/* `*out`: a reference; `*now`: one to the new session, if it got one. */
+static trn_err update(trn_ectx **out, trn_wsession **now, trn_eager *e, const Tensorflow__Eager__UpdateContextRequest *q)
 {
     trn_ectx *c;
     TRN_TRY(trn_ectx_find(&c, e, q->context_id));
@@ -120,6 +174,7 @@ static trn_err update(trn_eager *e, const Tensorflow__Eager__UpdateContextReques
         trn_lock(&c->mu);
         c->view = q->context_view_id;
         if (s) {
+            *now = trn_wsession_ref(s);
             c->timeout_ns = timeout_of(q->server_def);
             old = c->session;
             c->session = s;
@@ -136,7 +191,7 @@ static trn_err update(trn_eager *e, const Tensorflow__Eager__UpdateContextReques
         trn_err_free(trn_worker_session_del(e->w, old->handle));
         trn_wsession_unref(old);
     }
-    trn_ectx_unref(c);
+    *out = c;
     return err;
 }
 
@@ -144,16 +199,16 @@ static void update_context(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__Eager__UpdateContextRequest *q = trn_request_pb(a, call, &tensorflow__eager__update_context_request__descriptor);
-    trn_err err = q ? update(svc, q) : TRN_OK;
-    if (q && err)
-        trn_call_reply(call, err, NULL);
-    else if (q) {
-        Tensorflow__Eager__UpdateContextResponse r = TENSORFLOW__EAGER__UPDATE_CONTEXT_RESPONSE__INIT;
-        if (q->n_cluster_device_attributes)
-            r.device_attributes = own_devices(&r.n_device_attributes, a, svc);
-        trn_reply_pb(call, &r.base);
+    if (!q) {
+        trn_arena_free(a);
+        return;
     }
-    trn_arena_free(a);
+    joining *j = trn_xalloc(sizeof *j);
+    *j = (joining){.e = svc, .call = call, .arena = a, .tells = q->n_cluster_device_attributes > 0};
+    trn_wsession *s = NULL;
+    trn_err err = update(&j->ctx, &s, svc, q);
+    join(j, q->server_def, s, err);
+    trn_wsession_unref(s);
 }
 
 static void keep_alive(void *svc, trn_call *call)
@@ -452,4 +507,5 @@ void trn_eager_serve(trn_rpc_server *s, trn_eager *e)
         {0},
     };
     trn_rpc_server_add(s, methods, e);
+    trn_coord_serve(s, e);
 }

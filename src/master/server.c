@@ -249,6 +249,8 @@ static void wait_idle(const trn_server *s)
 void trn_server_stop(trn_server *s, uint64_t drain_ns)
 {
     trn_metric_gauge_drop(s);
+    if (s->eager)
+        trn_eager_drain(s->eager);
     if (s->rpc)
         trn_rpc_server_close(s->rpc, drain_ns);
     if (s->eager)

@@ -92,40 +92,69 @@ static trn_err create(trn_ectx **out, trn_eager *e, const Tensorflow__Eager__Cre
     return TRN_OK;
 }
 
-/* The answer to CreateContext or UpdateContext, given when the coordination service, if there is one, knows this task. */
+/* The answer to CreateContext or UpdateContext, given when the coordination service, if there is one, knows this task, or when the client leaves. Held by
+ * whoever brings the answer and by the call's cancellation. */
 typedef struct joining {
+    _Atomic int ref;
+    _Atomic bool answered;
     trn_eager *e;
     trn_call *call;
     trn_arena *arena;
-    trn_ectx *ctx;   /* a reference */
+    trn_ectx *ctx;    /* a reference */
     bool made, tells; /* the context is new; our devices are told */
 } joining;
 
-static void join_over(void *arg, trn_err err)
+static void joining_unref(void *arg)
 {
     joining *j = arg;
-    if (err && j->made && j->ctx)
-        trn_ectx_close(j->ctx, trn_err_code(err), trn_err_msg(err));
-    if (err)
-        trn_call_reply(j->call, err, NULL);
-    else {
-        size_t n = 0;
-        Tensorflow__DeviceAttributes **devices = j->tells ? own_devices(&n, j->arena, j->e) : NULL;
-        if (j->made) {
-            Tensorflow__Eager__CreateContextResponse r = TENSORFLOW__EAGER__CREATE_CONTEXT_RESPONSE__INIT;
-            r.device_attributes = devices;
-            r.n_device_attributes = n;
-            trn_reply_pb(j->call, &r.base);
-        } else {
-            Tensorflow__Eager__UpdateContextResponse r = TENSORFLOW__EAGER__UPDATE_CONTEXT_RESPONSE__INIT;
-            r.device_attributes = devices;
-            r.n_device_attributes = n;
-            trn_reply_pb(j->call, &r.base);
-        }
-    }
+    if (atomic_fetch_sub(&j->ref, 1) != 1)
+        return;
     trn_ectx_unref(j->ctx);
     trn_arena_free(j->arena);
     free(j);
+}
+
+static void join_answer(joining *j, trn_err err)
+{
+    if (atomic_exchange(&j->answered, true)) {
+        trn_err_free(err);
+        return;
+    }
+    if (err && j->made && j->ctx)
+        trn_ectx_close(j->ctx, trn_err_code(err), trn_err_msg(err));
+    if (err) {
+        trn_call_reply(j->call, err, NULL);
+        return;
+    }
+    size_t n = 0;
+    Tensorflow__DeviceAttributes **devices = j->tells ? own_devices(&n, j->arena, j->e) : NULL;
+    if (j->made) {
+        Tensorflow__Eager__CreateContextResponse r = TENSORFLOW__EAGER__CREATE_CONTEXT_RESPONSE__INIT;
+        r.device_attributes = devices;
+        r.n_device_attributes = n;
+        trn_reply_pb(j->call, &r.base);
+    } else {
+        Tensorflow__Eager__UpdateContextResponse r = TENSORFLOW__EAGER__UPDATE_CONTEXT_RESPONSE__INIT;
+        r.device_attributes = devices;
+        r.n_device_attributes = n;
+        trn_reply_pb(j->call, &r.base);
+    }
+}
+
+static void join_over(void *arg, trn_err err)
+{
+    join_answer(arg, err);
+    joining_unref(arg);
+}
+
+static void join_gone(void *arg) { join_answer(arg, trn_errorf(TRN_CANCELLED, "the call was cancelled by its client")); }
+
+static joining *joining_new(trn_eager *e, trn_call *call, trn_arena *a, bool made, bool tells)
+{
+    joining *j = trn_xalloc(sizeof *j);
+    *j = (joining){.e = e, .call = call, .arena = a, .made = made, .tells = tells};
+    atomic_init(&j->ref, 1);
+    return j;
 }
 
 /* `s`: the context's session, new in this call; NULL: none is. */
@@ -136,6 +165,8 @@ static void join(joining *j, const Tensorflow__ServerDef *def, const trn_wsessio
         atomic_store(&j->ctx->coordinated, true);
         trn_coord_begin(j->e, cfg, s);
         if (cfg->enable_health_check) {
+            atomic_fetch_add(&j->ref, 1);
+            trn_call_on_cancel(j->call, join_gone, j, joining_unref);
             trn_agent_connect(j->e, cfg, s, join_over, j);
             return;
         }
@@ -151,8 +182,7 @@ static void create_context(void *svc, trn_call *call)
         trn_arena_free(a);
         return;
     }
-    joining *j = trn_xalloc(sizeof *j);
-    *j = (joining){.e = svc, .call = call, .arena = a, .made = true, .tells = true};
+    joining *j = joining_new(svc, call, a, true, true);
     trn_err err = create(&j->ctx, svc, q);
     join(j, q->server_def, err ? NULL : j->ctx->session, err);
 }
@@ -203,8 +233,7 @@ static void update_context(void *svc, trn_call *call)
         trn_arena_free(a);
         return;
     }
-    joining *j = trn_xalloc(sizeof *j);
-    *j = (joining){.e = svc, .call = call, .arena = a, .tells = q->n_cluster_device_attributes > 0};
+    joining *j = joining_new(svc, call, a, false, q->n_cluster_device_attributes > 0);
     trn_wsession *s = NULL;
     trn_err err = update(&j->ctx, &s, svc, q);
     join(j, q->server_def, s, err);

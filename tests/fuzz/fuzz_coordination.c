@@ -25,13 +25,13 @@ struct trn_call {
 
 const trn_msg *trn_call_request(const trn_call *c) { return &c->m; }
 
-void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg, trn_fn drop)
+void trn_call_on_cancel(trn_call *c, trn_fn fn, void *arg, trn_fn let_go)
 {
     if (c->fn)
         abort();
     c->fn = fn;
     c->arg = arg;
-    c->drop = drop;
+    c->drop = let_go;
 }
 
 void trn_call_reply(trn_call *c, trn_err err, trn_out_msg *body)

@@ -732,17 +732,22 @@ static void remove_values(trn_coord *c, int begin, int end)
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
 
-/* One method: its request taken apart, the service found. */
+/* One call: its request taken apart, the service found; what it brings about is told when the lock is let go. */
 typedef struct request {
     trn_arena *a;
     trn_coord *c;
     void *q;
+    trn_err err;
+    const ProtobufCMessage *reply; /* NULL: an empty one */
+    answer *list;
+    tell to;
+    char name[TRN_DEVNAME_TEXT]; /* of the task that it is about */
 } request;
 
+/* False: it is answered. */
 static bool take(request *r, void *svc, trn_call *call, const ProtobufCMessageDescriptor *d)
 {
-    r->a = trn_arena_new();
-    r->c = NULL;
+    *r = (request){.a = trn_arena_new()};
     r->q = trn_request_pb(r->a, call, d);
     if (r->q) {
         r->c = running(svc);
@@ -760,83 +765,80 @@ static void drop(request *r)
     trn_arena_free(r->a);
 }
 
-static void reply_incarnation(trn_call *call, const trn_coord *c)
+/* The same with the lock, and the end of such a call. */
+static bool take_locked(request *r, void *svc, trn_call *call, const ProtobufCMessageDescriptor *d)
 {
-    Tensorflow__LeaderIncarnation m = TENSORFLOW__LEADER_INCARNATION__INIT;
-    m.leader_incarnation = c->incarnation;
-    trn_reply_pb(call, &m.base);
+    if (!take(r, svc, call, d))
+        return false;
+    trn_lock(&r->c->mu);
+    return true;
+}
+
+static void reply(request *r, trn_call *call)
+{
+    trn_unlock(&r->c->mu);
+    if (!r->err && r->reply)
+        trn_reply_pb(call, r->reply);
+    else
+        trn_call_reply(call, r->err, NULL);
+    give(r->list);
+    tell_others(r->c, &r->to);
+    drop(r);
+}
+
+static void put_incarnation(request *r)
+{
+    Tensorflow__LeaderIncarnation *m = trn_arena_alloc(r->a, sizeof *m);
+    tensorflow__leader_incarnation__init(m);
+    m->leader_incarnation = r->c->incarnation;
+    r->reply = &m->base;
 }
 
 static void register_task(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__register_task_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__register_task_request__descriptor))
         return;
     const Tensorflow__RegisterTaskRequest *q = r.q;
-    trn_coord *c = r.c;
-    answer *list = NULL;
-    tell to = {0};
-    char name[TRN_DEVNAME_TEXT];
-    trn_err err = TRN_OK;
-    trn_lock(&c->mu);
-    task *t = find(c, q->source_task, name);
-    bool may_return = c->cfg->allow_new_incarnation_to_reconnect && t && trn_err_code(t->err) == TRN_UNAVAILABLE;
+    task *t = find(r.c, q->source_task, r.name);
+    bool may_return = r.c->cfg->allow_new_incarnation_to_reconnect && t && trn_err_code(t->err) == TRN_UNAVAILABLE;
     if (!t)
-        err = said(TRN_INVALID_ARGUMENT, "Unexpected task registered with task_name=%s", name);
+        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected task registered with task_name=%s", r.name);
     else if (t->state == TRN_TASK_DISCONNECTED || may_return || (t->state == TRN_TASK_CONNECTED && t->incarnation == q->incarnation)) {
-        TRN_INFO("coordination", "%s has connected, incarnation %" PRIu64, name, q->incarnation);
+        TRN_INFO("coordination", "%s has connected, incarnation %" PRIu64, r.name, q->incarnation);
         connected(t, q->incarnation);
+        put_incarnation(&r);
+    } else if (t->state == TRN_TASK_CONNECTED) {
+        r.err = said(TRN_ABORTED, "%s unexpectedly tried to connect with a different incarnation. It has likely restarted.", r.name);
+        set_error(r.c, t, trn_err_copy(r.err), false, &r.to, &r.list);
     } else {
-        err = said(TRN_ABORTED,
-                   t->state == TRN_TASK_CONNECTED ? "%s unexpectedly tried to connect with a different incarnation. It has likely restarted."
-                                                  : "%s unexpectedly tried to connect while it is already in error. ResetTask() should be called before a subsequent connect attempt.",
-                   name);
-        if (t->state == TRN_TASK_CONNECTED)
-            set_error(c, t, trn_err_copy(err), false, &to, &list);
+        r.err = said(TRN_ABORTED, "%s unexpectedly tried to connect while it is already in error. ResetTask() should be called before a subsequent connect attempt.", r.name);
     }
-    trn_unlock(&c->mu);
-    if (err)
-        trn_call_reply(call, err, NULL);
-    else
-        reply_incarnation(call, c);
-    give(list);
-    tell_others(c, &to);
-    drop(&r);
+    reply(&r, call);
 }
 
 static void heartbeat(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__heartbeat_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__heartbeat_request__descriptor))
         return;
     const Tensorflow__HeartbeatRequest *q = r.q;
-    trn_coord *c = r.c;
-    answer *list = NULL;
-    tell to = {0};
-    char name[TRN_DEVNAME_TEXT];
-    trn_err err = TRN_OK;
     uint64_t now = trn_now_ns();
-    trn_lock(&c->mu);
-    task *t = find(c, q->source_task, name);
+    task *t = find(r.c, q->source_task, r.name);
     if (!t)
-        err = said(TRN_INVALID_ARGUMENT, "Unexpected heartbeat request from task: %s. The leader may have ended its service after an earlier error: see its log.", name);
+        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected heartbeat request from task: %s. The leader may have ended its service after an earlier error: see its log.", r.name);
     else if (t->err)
-        err = trn_err_copy(t->err);
+        r.err = trn_err_copy(t->err);
     else if (t->state == TRN_TASK_DISCONNECTED && now > t->grace_ns)
-        err = said(TRN_INVALID_ARGUMENT, "Task with task_name=%s must be registered before sending heartbeat messages", name);
+        r.err = said(TRN_INVALID_ARGUMENT, "Task with task_name=%s must be registered before sending heartbeat messages", r.name);
     else if (t->incarnation != q->incarnation) {
-        err = said(TRN_ABORTED, "Incarnation ID mismatch: expecting %" PRIu64 " but got %" PRIu64 ". This means the remote task has restarted.", t->incarnation, q->incarnation);
-        set_error(c, t, trn_err_copy(err), false, &to, &list);
-    } else
+        r.err = said(TRN_ABORTED, "Incarnation ID mismatch: expecting %" PRIu64 " but got %" PRIu64 ". This means the remote task has restarted.", t->incarnation, q->incarnation);
+        set_error(r.c, t, trn_err_copy(r.err), false, &r.to, &r.list);
+    } else {
         t->beat_ns = now;
-    trn_unlock(&c->mu);
-    if (err)
-        trn_call_reply(call, err, NULL);
-    else
-        reply_incarnation(call, c);
-    give(list);
-    tell_others(c, &to);
-    drop(&r);
+        put_incarnation(&r);
+    }
+    reply(&r, call);
 }
 
 static void wait_for_all(void *svc, trn_call *call)
@@ -845,9 +847,8 @@ static void wait_for_all(void *svc, trn_call *call)
     if (!take(&r, svc, call, &tensorflow__wait_for_all_tasks_request__descriptor))
         return;
     const Tensorflow__WaitForAllTasksRequest *q = r.q;
-    char name[TRN_DEVNAME_TEXT];
     trn_lock(&r.c->mu);
-    task *t = find(r.c, q->source_task, name);
+    task *t = find(r.c, q->source_task, r.name);
     if (t && t->devices.n == 0 && q->device_info.len <= MAX_VALUE_BYTES / MAX_WAITING)
         trn_sb_add(&t->devices, q->device_info.data, q->device_info.len);
     trn_unlock(&r.c->mu);
@@ -855,62 +856,45 @@ static void wait_for_all(void *svc, trn_call *call)
     drop(&r);
 }
 
+static void reset_task(void *svc, trn_call *call)
+{
+    request r;
+    if (!take_locked(&r, svc, call, &tensorflow__task_request__descriptor))
+        return;
+    r.err = disconnect(r.c, ((Tensorflow__TaskRequest *)r.q)->source_task, &r.list);
+    reply(&r, call);
+}
+
+/* All together, if it was asked for like that. */
 static void shutdown_task(void *svc, trn_call *call)
 {
     request r;
     if (!take(&r, svc, call, &tensorflow__task_request__descriptor))
         return;
-    const Tensorflow__TaskRequest *q = r.q;
-    if (r.c->cfg->shutdown_barrier_timeout_in_ms > 0) {
-        at_barrier(r.c, call, SHUTDOWN, r.c->cfg->shutdown_barrier_timeout_in_ms, q->source_task, NULL, 0);
-    } else {
-        answer *list = NULL;
-        trn_lock(&r.c->mu);
-        trn_err err = disconnect(r.c, q->source_task, &list);
-        trn_unlock(&r.c->mu);
-        trn_call_reply(call, err, NULL);
-        give(list);
-    }
+    int64_t within_ms = r.c->cfg->shutdown_barrier_timeout_in_ms;
+    if (within_ms > 0)
+        at_barrier(r.c, call, SHUTDOWN, within_ms, ((Tensorflow__TaskRequest *)r.q)->source_task, NULL, 0);
     drop(&r);
+    if (within_ms <= 0)
+        reset_task(svc, call);
 }
 
-static void reset_task(void *svc, trn_call *call)
-{
-    request r;
-    if (!take(&r, svc, call, &tensorflow__task_request__descriptor))
-        return;
-    answer *list = NULL;
-    trn_lock(&r.c->mu);
-    trn_err err = disconnect(r.c, ((Tensorflow__TaskRequest *)r.q)->source_task, &list);
-    trn_unlock(&r.c->mu);
-    trn_call_reply(call, err, NULL);
-    give(list);
-    drop(&r);
-}
+static trn_code code_of(int32_t code) { return code > 0 && code <= TRN_UNAUTHENTICATED ? (trn_code)code : TRN_UNKNOWN; }
 
 static void report_to_service(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__report_error_to_service_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__report_error_to_service_request__descriptor))
         return;
     const Tensorflow__ReportErrorToServiceRequest *q = r.q;
-    answer *list = NULL;
-    tell to = {0};
-    char name[TRN_DEVNAME_TEXT];
-    trn_err err = TRN_OK;
-    trn_lock(&r.c->mu);
-    task *t = find(r.c, q->error_origin, name);
+    task *t = find(r.c, q->error_origin, r.name);
     if (!t)
-        err = said(TRN_INVALID_ARGUMENT, "Unexpected request from task %s", name);
+        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected request from task %s", r.name);
     else if (t->state != TRN_TASK_CONNECTED)
-        err = said(TRN_FAILED_PRECONDITION, "The task is not connected or already has an error.");
+        r.err = said(TRN_FAILED_PRECONDITION, "The task is not connected or already has an error.");
     else
-        set_error(r.c, t, said(q->error_code > 0 && q->error_code <= TRN_UNAUTHENTICATED ? (trn_code)q->error_code : TRN_UNKNOWN, "%s", q->error_message), true, &to, &list);
-    trn_unlock(&r.c->mu);
-    trn_call_reply(call, err, NULL);
-    give(list);
-    tell_others(r.c, &to);
-    drop(&r);
+        set_error(r.c, t, said(code_of(q->error_code), "%s", q->error_message), true, &r.to, &r.list);
+    reply(&r, call);
 }
 
 static void report_to_task(void *svc, trn_call *call)
@@ -919,8 +903,7 @@ static void report_to_task(void *svc, trn_call *call)
     const Tensorflow__ReportErrorToTaskRequest *q = trn_request_pb(a, call, &tensorflow__report_error_to_task_request__descriptor);
     if (q) {
         const Tensorflow__CoordinatedTask *from = q->error_payload ? q->error_payload->source_task : NULL;
-        trn_agent__told(svc, said(q->error_code > 0 && q->error_code <= TRN_UNAUTHENTICATED ? (trn_code)q->error_code : TRN_UNKNOWN, "Error reported from /job:%s/task:%d: %s",
-                                  from ? from->job_name : "", from ? from->task_id : 0, q->error_message));
+        trn_agent__told(svc, said(code_of(q->error_code), "Error reported from /job:%s/task:%d: %s", from ? from->job_name : "", from ? from->task_id : 0, q->error_message));
         trn_call_reply(call, TRN_OK, NULL);
     }
     trn_arena_free(a);
@@ -929,18 +912,16 @@ static void report_to_task(void *svc, trn_call *call)
 static void get_task_state(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__get_task_state_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__get_task_state_request__descriptor))
         return;
     const Tensorflow__GetTaskStateRequest *q = r.q;
-    Tensorflow__GetTaskStateResponse out = TENSORFLOW__GET_TASK_STATE_RESPONSE__INIT;
-    out.task_state = trn_arena_alloc(r.a, sizeof *out.task_state * (q->n_source_task + 1));
-    trn_err err = TRN_OK;
-    trn_lock(&r.c->mu);
-    for (size_t i = 0; i < q->n_source_task && !err; i++) {
-        char name[TRN_DEVNAME_TEXT];
-        const task *t = find(r.c, q->source_task[i], name);
+    Tensorflow__GetTaskStateResponse *out = trn_arena_alloc(r.a, sizeof *out);
+    tensorflow__get_task_state_response__init(out);
+    out->task_state = trn_arena_alloc(r.a, sizeof *out->task_state * (q->n_source_task + 1));
+    for (size_t i = 0; i < q->n_source_task && !r.err; i++) {
+        const task *t = find(r.c, q->source_task[i], r.name);
         if (!t) {
-            err = said(TRN_INVALID_ARGUMENT, "%s is not one of the coordinated tasks", name);
+            r.err = said(TRN_INVALID_ARGUMENT, "%s is not one of the coordinated tasks", r.name);
             break;
         }
         Tensorflow__CoordinatedTaskStateInfo *s = trn_arena_alloc(r.a, sizeof *s);
@@ -954,34 +935,27 @@ static void get_task_state(void *svc, trn_call *call)
             tensorflow__coordination_service_error__init(s->error_payload);
             s->error_payload->source_task = q->source_task[i];
         }
-        out.task_state[out.n_task_state++] = s;
+        out->task_state[out->n_task_state++] = s;
     }
-    trn_unlock(&r.c->mu);
-    if (err)
-        trn_call_reply(call, err, NULL);
-    else
-        trn_reply_pb(call, &out.base);
-    drop(&r);
+    r.reply = &out->base;
+    reply(&r, call);
 }
 
 static void insert_value(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__key_value__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__key_value__descriptor))
         return;
     const Tensorflow__KeyValueEntry *kv = ((Tensorflow__KeyValue *)r.q)->kv;
     const char *given = kv ? kv->key : "";
     size_t n = kv ? kv->value.len : 0;
     char *key = normal_key(given);
     trn_coord *c = r.c;
-    answer *list = NULL;
-    trn_err err = TRN_OK;
-    trn_lock(&c->mu);
     int at = lower_bound(c, key);
     if (at < c->n_values && strcmp(c->values[at].key, key) == 0)
-        err = said(TRN_ALREADY_EXISTS, "Config key %s already exists.", given);
+        r.err = said(TRN_ALREADY_EXISTS, "Config key %s already exists.", given);
     else if (c->n_values >= MAX_VALUES || c->value_bytes + n + strlen(key) > MAX_VALUE_BYTES)
-        err = said(TRN_RESOURCE_EXHAUSTED, "Config key %s: the service keeps at most %d values and %d bytes", given, MAX_VALUES, MAX_VALUE_BYTES);
+        r.err = said(TRN_RESOURCE_EXHAUSTED, "Config key %s: the service keeps at most %d values and %d bytes", given, MAX_VALUES, MAX_VALUE_BYTES);
     else {
         value v = {.key = key, .bytes = trn_xalloc(n + 1), .n = n};
         if (n)
@@ -993,15 +967,12 @@ static void insert_value(void *svc, trn_call *call)
         for (waiter *w = c->getting, *next; w; w = next) {
             next = w->next;
             if (strcmp(w->key, key) == 0)
-                put_entry(&answer_to(&list, w, TRN_OK)->body, &v);
+                put_entry(&answer_to(&r.list, w, TRN_OK)->body, &v);
         }
         key = NULL;
     }
-    trn_unlock(&c->mu);
     free(key);
-    trn_call_reply(call, err, NULL);
-    give(list);
-    drop(&r);
+    reply(&r, call);
 }
 
 static void get_or_wait(void *svc, trn_call *call, bool waits)
@@ -1038,46 +1009,42 @@ static void try_get_value(void *svc, trn_call *call) { get_or_wait(svc, call, fa
 static void get_directory(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__key_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__key_request__descriptor))
         return;
-    char *key = normal_key(((Tensorflow__KeyRequest *)r.q)->key);
-    Tensorflow__GetKeyValueDirResponse out = TENSORFLOW__GET_KEY_VALUE_DIR_RESPONSE__INIT;
-    out.directory_key = ((Tensorflow__KeyRequest *)r.q)->key;
-    trn_lock(&r.c->mu);
+    char *given = ((Tensorflow__KeyRequest *)r.q)->key, *key = normal_key(given);
+    Tensorflow__GetKeyValueDirResponse *out = trn_arena_alloc(r.a, sizeof *out);
+    tensorflow__get_key_value_dir_response__init(out);
+    out->directory_key = given;
     int begin, end;
     directory(r.c, key, &begin, &end);
-    out.kv = trn_arena_alloc(r.a, sizeof *out.kv * (size_t)(end - begin + 1));
+    out->kv = trn_arena_alloc(r.a, sizeof *out->kv * (size_t)(end - begin + 1));
     for (int i = begin; i < end; i++) {
         Tensorflow__KeyValueEntry *e = trn_arena_alloc(r.a, sizeof *e);
         tensorflow__key_value_entry__init(e);
         e->key = trn_arena_strdup(r.a, r.c->values[i].key);
         e->value = (ProtobufCBinaryData){r.c->values[i].n, trn_arena_dup(r.a, r.c->values[i].bytes, r.c->values[i].n)};
-        out.kv[out.n_kv++] = e;
+        out->kv[out->n_kv++] = e;
     }
-    trn_unlock(&r.c->mu);
-    trn_reply_pb(call, &out.base);
+    r.reply = &out->base;
     free(key);
-    drop(&r);
+    reply(&r, call);
 }
 
 /* The value and what is in the directory of that name. */
 static void delete_value(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__key_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__key_request__descriptor))
         return;
     char *key = normal_key(((Tensorflow__KeyRequest *)r.q)->key);
-    trn_lock(&r.c->mu);
     int begin, end;
     directory(r.c, key, &begin, &end);
     remove_values(r.c, begin, end);
     int at = lower_bound(r.c, key);
     if (at < r.c->n_values && strcmp(r.c->values[at].key, key) == 0)
         remove_values(r.c, at, at + 1);
-    trn_unlock(&r.c->mu);
-    trn_call_reply(call, TRN_OK, NULL);
     free(key);
-    drop(&r);
+    reply(&r, call);
 }
 
 static void barrier_call(void *svc, trn_call *call)
@@ -1096,27 +1063,20 @@ static void barrier_call(void *svc, trn_call *call)
 static void cancel_barrier(void *svc, trn_call *call)
 {
     request r;
-    if (!take(&r, svc, call, &tensorflow__cancel_barrier_request__descriptor))
+    if (!take_locked(&r, svc, call, &tensorflow__cancel_barrier_request__descriptor))
         return;
     const Tensorflow__CancelBarrierRequest *q = r.q;
-    char name[TRN_DEVNAME_TEXT];
-    answer *list = NULL;
-    trn_err err = TRN_OK;
-    trn_lock(&r.c->mu);
-    (void)find(r.c, q->source_task, name);
+    (void)find(r.c, q->source_task, r.name);
     barrier *b = trn_map_gets(r.c->barriers, q->barrier_id);
     if (!b) { /* whoever comes later learns that it was cancelled */
-        err = barrier_room(r.c);
-        b = err ? NULL : barrier_new(r.c, q->barrier_id);
+        r.err = barrier_room(r.c);
+        b = r.err ? NULL : barrier_new(r.c, q->barrier_id);
     }
     if (b && b->passed)
-        err = said(TRN_FAILED_PRECONDITION, "Barrier (%s) has already been passed with status code: %d", q->barrier_id, (int)trn_err_code(b->result));
+        r.err = said(TRN_FAILED_PRECONDITION, "Barrier (%s) has already been passed with status code: %d", q->barrier_id, (int)trn_err_code(b->result));
     else if (b)
-        pass(r.c, b, said(TRN_CANCELLED, "Barrier (%s) is cancelled by task: %s", q->barrier_id, name), &list);
-    trn_unlock(&r.c->mu);
-    trn_call_reply(call, err, NULL);
-    give(list);
-    drop(&r);
+        pass(r.c, b, said(TRN_CANCELLED, "Barrier (%s) is cancelled by task: %s", q->barrier_id, r.name), &r.list);
+    reply(&r, call);
 }
 
 void trn_coord_serve(trn_rpc_server *s, trn_eager *e)

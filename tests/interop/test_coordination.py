@@ -13,7 +13,7 @@ from tensorflow.core.framework import device_attributes_pb2
 
 SERVICE = "/tensorflow.CoordinationService/"
 DISCONNECTED, CONNECTED, ERROR = 2, 3, 4
-BEAT_MS = 1500
+BEAT_MS = 4000
 
 
 class Leader:
@@ -165,8 +165,9 @@ def test_a_leader(leader):
     assert leader.call("ShutdownTask", co.TaskRequest(source_task=W1)) == "OK"
     assert leader.end(a) == ("INTERNAL", True), "one of them has left"
     assert leader.states(W1) == [("worker", 1, DISCONNECTED, 0, False)]
-    assert leader.register(W1, 22) == first
     beats.stop()
+    assert leader.register(W1, 22) == first
+    beats = Beats(leader, (W0, 11))
 
     # A task with an error of its own, and one that is not heard of.
     report = lambda who, code, text: leader.call("ReportErrorToService", co.ReportErrorToServiceRequest(error_origin=who, error_code=code, error_message=text))
@@ -179,6 +180,7 @@ def test_a_leader(leader):
     assert leader.end(at("nine", W0, W0, W1)) == ("INTERNAL", True)
     assert leader.call("ResetTask", co.TaskRequest(source_task=W1)) == "OK"
     assert leader.register(W1, 23) == first
+    beats.stop()
     assert leader.register(W0, 12)[0] == "ABORTED", "a new life while the old one is believed in"
     assert leader.states(W0) == [("worker", 0, ERROR, 10, True)]
     assert leader.call("ResetTask", co.TaskRequest(source_task=W0)) == "OK"

@@ -293,13 +293,13 @@ static void coord_stop(trn_coord *c, const char *why)
     trn_lock(&c->mu);
     c->ended = true;
     while (c->getting)
-        answer_to(&list, c->getting, trn_errorf(TRN_CANCELLED, "Coordination service is shutting down (%s). Cancelling GetKeyValue() for key: %s", why, c->getting->key));
+        answer_to(&list, c->getting, trn_errorf(TRN_CANCELLED, "nobody will set %s any more: %s", c->getting->key, why));
     const char *key;
     size_t n;
     void *v;
     for (size_t it = 0; trn_map_next(c->barriers, &it, &key, &n, &v);)
         if (!((barrier *)v)->passed)
-            pass(c, v, said(TRN_ABORTED, "Barrier failed because service is shutting down (%s). Barrier_id: %s", why, ((barrier *)v)->id), &list);
+            pass(c, v, said(TRN_ABORTED, "barrier %s ends: %s", ((barrier *)v)->id, why), &list);
     trn_unlock(&c->mu);
     give(list);
     trn_loop_post(c->e->loop, end_ticking, c);
@@ -369,7 +369,7 @@ static void leave_barriers(trn_coord *c, const task *t, const char *why, answer 
         barrier *b = v;
         for (int i = 0; i < b->n && !b->passed; i++)
             if (b->tasks[i] == t)
-                pass(c, b, said(TRN_INTERNAL, "Barrier failed from a %s. Barrier Id: %s, Task: %s", why, b->id, t->name), list);
+                pass(c, b, said(TRN_INTERNAL, "barrier %s: %s %s", b->id, t->name, why), list);
     }
 }
 
@@ -380,7 +380,7 @@ static void set_error(trn_coord *c, task *t, trn_err err, bool reported, tell *t
     t->state = TRN_TASK_ERROR;
     trn_err_free(t->err);
     t->err = err;
-    leave_barriers(c, t, "task error", list);
+    leave_barriers(c, t, "is in error", list);
     for (size_t i = 0; i < c->cfg->n_recoverable_jobs; i++)
         if (strcmp(c->cfg->recoverable_jobs[i], t->job) == 0)
             return;
@@ -442,7 +442,7 @@ static void tick(void *arg)
         task *t = &c->tasks[i];
         if (t->state == TRN_TASK_CONNECTED && now - t->beat_ns > c->timeout_ns)
             set_error(c, t,
-                      said(TRN_UNAVAILABLE, "Task %s heartbeat timeout: nothing was heard of it for %.1f s. It has failed, was preempted or cannot be reached; its log may say more.", t->name,
+                      said(TRN_UNAVAILABLE, "no heartbeat of %s for %.1f s: it has failed, was preempted or cannot be reached; its log may say more", t->name,
                            (double)(now - t->beat_ns) / 1e9),
                       false, &to, &list);
     }
@@ -459,7 +459,7 @@ static void tick(void *arg)
                 trn_sb_addf(&missing, "%s\n", b->tasks[i]->name);
                 shown++;
             }
-        pass(c, b, said(TRN_DEADLINE_EXCEEDED, "Barrier timed out. Barrier_id: %s. Timed out task names:\n%s", b->id, missing.p ? missing.p : ""), &list);
+        pass(c, b, said(TRN_DEADLINE_EXCEEDED, "barrier %s: its time is up; these did not come:\n%s", b->id, missing.p ? missing.p : ""), &list);
         trn_sb_fini(&missing);
     }
     trn_unlock(&c->mu);
@@ -499,11 +499,11 @@ static trn_err disconnect(trn_coord *c, const Tensorflow__CoordinatedTask *q, an
     char name[TRN_DEVNAME_TEXT];
     task *t = find(c, q, name);
     if (!t)
-        return said(TRN_INVALID_ARGUMENT, "Unexpected disconnect request with task_name=%s", name);
+        return said(TRN_INVALID_ARGUMENT, "%s is not one of the coordinated tasks", name);
     if (t->state == TRN_TASK_DISCONNECTED)
-        return said(TRN_FAILED_PRECONDITION, "The task is already disconnected: %s", name);
+        return said(TRN_FAILED_PRECONDITION, "%s has left already", name);
     leave(c, t);
-    leave_barriers(c, t, "disconnected task", list);
+    leave_barriers(c, t, "has left", list);
     return TRN_OK;
 }
 
@@ -553,7 +553,7 @@ static trn_err barrier_make(barrier **out, trn_coord *c, const char *id, int64_t
         char name[TRN_DEVNAME_TEXT];
         task *t = n_of ? find(c, of[i], name) : &c->tasks[i];
         if (!t) {
-            pass(c, b, said(TRN_INVALID_ARGUMENT, "Unexpected task (%s) that is not in the cluster called the barrier. Barrier Id: %s", name, id), list);
+            pass(c, b, said(TRN_INVALID_ARGUMENT, "barrier %s is to wait for %s, which is not one of the coordinated tasks", id, name), list);
             return TRN_OK;
         }
         bool twice = false;
@@ -565,7 +565,7 @@ static trn_err barrier_make(barrier **out, trn_coord *c, const char *id, int64_t
     b->pending = b->n;
     for (int i = 0; i < b->n && !b->passed; i++)
         if (b->tasks[i]->state == TRN_TASK_ERROR)
-            pass(c, b, said(TRN_INTERNAL, "Task (%s) is already in error before the barrier was called. Barrier Id: %s", b->tasks[i]->name, id), list);
+            pass(c, b, said(TRN_INTERNAL, "barrier %s is to wait for %s, which is in error", id, b->tasks[i]->name), list);
     timeout_ms = timeout_ms < 0 ? 0 : TRN_MIN(timeout_ms, INT64_C(1) << 40);
     b->deadline_ns = trn_now_ns() + (uint64_t)timeout_ms * 1000000;
     return TRN_OK;
@@ -618,9 +618,9 @@ static void arrive(trn_coord *c, barrier *b, const Tensorflow__CoordinatedTask *
         if (b->tasks[i] == t)
             at = i;
     if (at < 0) {
-        pass(c, b, said(TRN_INVALID_ARGUMENT, "A non-participating task (%s) called the barrier: %s", name, b->id), list);
+        pass(c, b, said(TRN_INVALID_ARGUMENT, "%s is at barrier %s, which does not wait for it", name, b->id), list);
     } else if (!agrees(c, b, of, n_of)) {
-        pass(c, b, said(TRN_INVALID_ARGUMENT, "Conflicting tasks specified for the same barrier: %s", b->id), list);
+        pass(c, b, said(TRN_INVALID_ARGUMENT, "barrier %s was made for other tasks", b->id), list);
     } else if (!b->here[at]) {
         b->here[at] = true;
         if (--b->pending > 0)
@@ -803,16 +803,16 @@ static void register_task(void *svc, trn_call *call)
     task *t = find(r.c, q->source_task, r.name);
     bool may_return = r.c->cfg->allow_new_incarnation_to_reconnect && t && trn_err_code(t->err) == TRN_UNAVAILABLE;
     if (!t)
-        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected task registered with task_name=%s", r.name);
+        r.err = said(TRN_INVALID_ARGUMENT, "%s is not one of the coordinated tasks", r.name);
     else if (t->state == TRN_TASK_DISCONNECTED || may_return || (t->state == TRN_TASK_CONNECTED && t->incarnation == q->incarnation)) {
         TRN_INFO("coordination", "%s has connected, incarnation %" PRIu64, r.name, q->incarnation);
         connected(t, q->incarnation);
         put_incarnation(&r);
     } else if (t->state == TRN_TASK_CONNECTED) {
-        r.err = said(TRN_ABORTED, "%s unexpectedly tried to connect with a different incarnation. It has likely restarted.", r.name);
+        r.err = said(TRN_ABORTED, "%s registers anew while its last life is still believed in", r.name);
         set_error(r.c, t, trn_err_copy(r.err), false, &r.to, &r.list);
     } else {
-        r.err = said(TRN_ABORTED, "%s unexpectedly tried to connect while it is already in error. ResetTask() should be called before a subsequent connect attempt.", r.name);
+        r.err = said(TRN_ABORTED, "%s is in error: ResetTask comes before it registers again", r.name);
     }
     reply(&r, call);
 }
@@ -826,13 +826,13 @@ static void heartbeat(void *svc, trn_call *call)
     uint64_t now = trn_now_ns();
     task *t = find(r.c, q->source_task, r.name);
     if (!t)
-        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected heartbeat request from task: %s. The leader may have ended its service after an earlier error: see its log.", r.name);
+        r.err = said(TRN_INVALID_ARGUMENT, "a heartbeat of %s, which is not one of the coordinated tasks", r.name);
     else if (t->err)
         r.err = trn_err_copy(t->err);
     else if (t->state == TRN_TASK_DISCONNECTED && now > t->grace_ns)
-        r.err = said(TRN_INVALID_ARGUMENT, "Task with task_name=%s must be registered before sending heartbeat messages", r.name);
+        r.err = said(TRN_INVALID_ARGUMENT, "a heartbeat of %s, which has not registered", r.name);
     else if (t->incarnation != q->incarnation) {
-        r.err = said(TRN_ABORTED, "Incarnation ID mismatch: expecting %" PRIu64 " but got %" PRIu64 ". This means the remote task has restarted.", t->incarnation, q->incarnation);
+        r.err = said(TRN_ABORTED, "a heartbeat of %s's incarnation %" PRIu64 ", %" PRIu64 " has registered: it was restarted", r.name, q->incarnation, t->incarnation);
         set_error(r.c, t, trn_err_copy(r.err), false, &r.to, &r.list);
     } else {
         t->beat_ns = now;
@@ -889,9 +889,9 @@ static void report_to_service(void *svc, trn_call *call)
     const Tensorflow__ReportErrorToServiceRequest *q = r.q;
     task *t = find(r.c, q->error_origin, r.name);
     if (!t)
-        r.err = said(TRN_INVALID_ARGUMENT, "Unexpected request from task %s", r.name);
+        r.err = said(TRN_INVALID_ARGUMENT, "%s is not one of the coordinated tasks", r.name);
     else if (t->state != TRN_TASK_CONNECTED)
-        r.err = said(TRN_FAILED_PRECONDITION, "The task is not connected or already has an error.");
+        r.err = said(TRN_FAILED_PRECONDITION, "%s is not connected, or in error already", r.name);
     else
         set_error(r.c, t, said(code_of(q->error_code), "%s", q->error_message), true, &r.to, &r.list);
     reply(&r, call);
@@ -903,7 +903,7 @@ static void report_to_task(void *svc, trn_call *call)
     const Tensorflow__ReportErrorToTaskRequest *q = trn_request_pb(a, call, &tensorflow__report_error_to_task_request__descriptor);
     if (q) {
         const Tensorflow__CoordinatedTask *from = q->error_payload ? q->error_payload->source_task : NULL;
-        trn_agent__told(svc, said(code_of(q->error_code), "Error reported from /job:%s/task:%d: %s", from ? from->job_name : "", from ? from->task_id : 0, q->error_message));
+        trn_agent__told(svc, said(code_of(q->error_code), "of /job:%s/task:%d: %s", from ? from->job_name : "", from ? from->task_id : 0, q->error_message));
         trn_call_reply(call, TRN_OK, NULL);
     }
     trn_arena_free(a);
@@ -953,9 +953,9 @@ static void insert_value(void *svc, trn_call *call)
     trn_coord *c = r.c;
     int at = lower_bound(c, key);
     if (at < c->n_values && strcmp(c->values[at].key, key) == 0)
-        r.err = said(TRN_ALREADY_EXISTS, "Config key %s already exists.", given);
+        r.err = said(TRN_ALREADY_EXISTS, "%s is set already", given);
     else if (c->n_values >= MAX_VALUES || c->value_bytes + n + strlen(key) > MAX_VALUE_BYTES)
-        r.err = said(TRN_RESOURCE_EXHAUSTED, "Config key %s: the service keeps at most %d values and %d bytes", given, MAX_VALUES, MAX_VALUE_BYTES);
+        r.err = said(TRN_RESOURCE_EXHAUSTED, "%s: the service keeps at most %d values and %d bytes", given, MAX_VALUES, MAX_VALUE_BYTES);
     else {
         value v = {.key = key, .bytes = trn_xalloc(n + 1), .n = n};
         if (n)
@@ -992,7 +992,7 @@ static void get_or_wait(void *svc, trn_call *call, bool waits)
     if (at < c->n_values && strcmp(c->values[at].key, key) == 0)
         put_entry(&body, &c->values[at]);
     else if (!waits)
-        err = said(TRN_NOT_FOUND, "Config key %s not found.", given);
+        err = said(TRN_NOT_FOUND, "%s is not set", given);
     else
         now = (err = wait_here(c, &c->getting, w)) != TRN_OK;
     trn_unlock(&c->mu);
@@ -1073,9 +1073,9 @@ static void cancel_barrier(void *svc, trn_call *call)
         b = r.err ? NULL : barrier_new(r.c, q->barrier_id);
     }
     if (b && b->passed)
-        r.err = said(TRN_FAILED_PRECONDITION, "Barrier (%s) has already been passed with status code: %d", q->barrier_id, (int)trn_err_code(b->result));
+        r.err = said(TRN_FAILED_PRECONDITION, "barrier %s was passed already, with code %d", q->barrier_id, (int)trn_err_code(b->result));
     else if (b)
-        pass(r.c, b, said(TRN_CANCELLED, "Barrier (%s) is cancelled by task: %s", q->barrier_id, r.name), &r.list);
+        pass(r.c, b, said(TRN_CANCELLED, "barrier %s was cancelled by %s", q->barrier_id, r.name), &r.list);
     reply(&r, call);
 }
 

@@ -236,7 +236,7 @@ static void beat_over(trn_agent *g, trn_err err, uint64_t leader)
     if (!err) {
         g->heard_ns = trn_now_ns();
         if (g->state == TRN_TASK_CONNECTED && leader != g->leader_incarnation)
-            fail(g, trn_errorf(TRN_ABORTED, "Leader incarnation ID mismatch: the coordination leader has restarted."));
+            fail(g, trn_errorf(TRN_ABORTED, "the leader %s was restarted", g->cfg->service_leader));
     } else if (g->state == TRN_TASK_CONNECTED && (trn_err_marks(err) & TRN_MARK_COORDINATION || trn_now_ns() - g->heard_ns > timeout_ns(g))) {
         fail(g, err);
         err = TRN_OK;

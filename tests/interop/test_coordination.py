@@ -221,6 +221,6 @@ def test_lost_ps(cluster, tmp_path, monkeypatch):
     r = ended(c, p, tmp_path / "out.json")["count"]
     assert r["error"], r
     end = time.monotonic() + 20
-    while "task:1 is in error: Task /job:ps/replica:0/task:1 heartbeat timeout" not in c.task("ps", 0).log():
+    while "task:1 is in error: no heartbeat of /job:ps/replica:0/task:1" not in c.task("ps", 0).log():
         assert time.monotonic() < end, c.task("ps", 0).log()
         time.sleep(0.2)

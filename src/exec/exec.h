@@ -1,4 +1,4 @@
-/* Runs graphs. trn_plan is immutable and shared by concurrent steps; trn_run is the only thing that changes.
+/* Runs graphs. trn_plan is immutable (but for a note of what nodes made last) and shared by concurrent steps; trn_run is the only thing that changes.
  *
  * A node runs when its pending count reaches zero: cheap ones on the thread that made them ready (a loop thread too), the rest on the pool, file ops on the
  * disk threads, asynchronous ones on no thread while they wait. Frames and iterations as in TensorFlow (v1 control flow), dead tensors, ref edges.

@@ -50,6 +50,7 @@ typedef struct pnode {
     int child;       /* Enter: the frame it opens */
     trn_tensor *value;  /* Const */
     trn_tensor **index; /* Merge: value_index tensors, when somebody reads them */
+    _Atomic size_t made; /* bytes that came out the last time: few indices may name large rows */
 } pnode;
 
 /* What is known of a frame before it runs. Frame 0 is the root. */

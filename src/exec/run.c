@@ -18,6 +18,7 @@
 
 #define BUDGET 2048              /* nodes (and 256-byte pieces of input) that a loop thread runs before it hands over */
 #define EXPENSIVE_BYTES (32 << 10)
+#define STREAM_BYTES (2 << 20) /* what a loop thread that has time streams through itself, some 100 µs: what it received is in its core's cache, and nobody is woken */
 #define STACK_OUTS 8
 
 /* ---- jobs of this thread --------------------------------------------------------------------------------------- */
@@ -139,6 +140,27 @@ static size_t input_bytes(const pnode *n, const iter *it)
     return bytes;
 }
 
+static bool is_expensive(const pnode *n, const iter *it)
+{
+    if (n->flags & TRN_OP_HEAVY)
+        return true;
+    size_t bytes = TRN_MAX(input_bytes(n, it), atomic_load_explicit(&n->made, memory_order_relaxed));
+    if (bytes < EXPENSIVE_BYTES)
+        return false;
+    const trn_loop *l = n->flags & TRN_OP_STREAM && bytes < STREAM_BYTES ? trn_loop_current() : NULL;
+    return !l || !trn_loop_has_time(l);
+}
+
+static void note_made(pnode *n, const trn_value *out)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < n->n_out; i++)
+        if (out[i].t && out[i].t->buf)
+            bytes += trn_tensor_bytes(out[i].t);
+    if (bytes != atomic_load_explicit(&n->made, memory_order_relaxed))
+        atomic_store_explicit(&n->made, bytes, memory_order_relaxed);
+}
+
 /* Sends what became ready above `mark` where it belongs: cheap nodes stay on the stack. */
 static void sort_ready(work *w, int mark)
 {
@@ -150,7 +172,7 @@ static void sort_ready(work *w, int mark)
         bool runs = n->kind == KIND_KERNEL && (!rd.dead || n->runs_dead) && !(n->flags & TRN_OP_CHEAP);
         if (runs && (n->flags & TRN_OP_DISK) && env->disk && !trn_pool_here(env->disk)) {
             submit(w->r, env->disk, &rd, 1, false);
-        } else if (runs && env->pool && ((n->flags & TRN_OP_HEAVY) || input_bytes(n, rd.it) >= EXPENSIVE_BYTES)) {
+        } else if (runs && env->pool && is_expensive(n, rd.it)) {
             if (w->may_compute && w->heavy.node >= 0)
                 submit(w->r, env->pool, &w->heavy, 1, false);
             if (w->may_compute)
@@ -485,6 +507,8 @@ static void run_node(work *w, ready rd, trn_value *out)
         run_fail(r, n, err);
         return;
     }
+    if (!(n->flags & TRN_OP_CHEAP))
+        note_made(&r->plan->node[rd.node], out);
     trn_run__propagate(w, it, n, out, false);
 }
 
@@ -587,7 +611,7 @@ static void work_on(work *w)
             break;
         if (!w->may_compute) {
             const pnode *n = &w->p->node[rd.node];
-            mine.budget -= 1 + (n->flags & TRN_OP_CHEAP ? 0 : (int)(input_bytes(n, rd.it) >> 8));
+            mine.budget -= 1 + (n->flags & TRN_OP_CHEAP ? 0 : (int)(input_bytes(n, rd.it) >> (n->flags & TRN_OP_STREAM ? 11 : 8)));
             if (mine.budget <= 0) {
                 w->v[w->n++] = rd; /* there is room: it was taken from there, as a thread that may not compute keeps nothing heavy */
                 submit(r, w->p->env->pool, w->v, w->n, true);

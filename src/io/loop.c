@@ -40,6 +40,7 @@ enum { BATCH = 128 };
 #define HOPE 8
 #define ALREADY_NS 3000
 #define STEP_IN_ROUNDS 4
+#define TALLY_NS UINT64_C(32000000)
 
 typedef struct post {
     struct post *next;
@@ -71,6 +72,8 @@ struct trn_loop {
     bool driven, sleeps_long; /* a thread drives; our own waits for it to end without looking at the clock */
     uint64_t left_ns;         /* when the last one that drove went */
     _Atomic int waiters;      /* threads in trn_loop_drive */
+
+    uint64_t woke_ns, awake_ns, asleep_ns; /* since then; before, younger times weigh more */
 
     uint64_t look_ns;
     int hope[2]; /* large: look before sleeping, when the last wait was long, short */
@@ -356,6 +359,19 @@ static void learn(trn_loop *l, bool looked, bool is_short)
     l->was_short = is_short;
 }
 
+static void tally(trn_loop *l, uint64_t from, uint64_t to)
+{
+    l->awake_ns += TRN_MIN(from - l->woke_ns, TALLY_NS);
+    l->asleep_ns += TRN_MIN(to - from, TALLY_NS);
+    l->woke_ns = to;
+    if (l->awake_ns + l->asleep_ns > TALLY_NS) {
+        l->awake_ns /= 2;
+        l->asleep_ns /= 2;
+    }
+}
+
+bool trn_loop_has_time(const trn_loop *l) { return l->awake_ns < l->asleep_ns; }
+
 /* [drive] Sleeps, without the lock, and does what there is to do. */
 static void turn(trn_loop *l, const trn_latch *w)
 {
@@ -368,11 +384,13 @@ static void turn(trn_loop *l, const trn_latch *w)
     int n = looks ? look(l, ready, since + l->look_ns) : 0;
     if (n == 0)
         n = epoll_wait(l->ep, ready, BATCH, timeout);
-    uint64_t took = since ? trn_now_ns() - since : 0;
+    uint64_t now = since ? trn_now_ns() : 0, took = now - since;
     bool waits = took > ALREADY_NS, is_short = took < l->look_ns; /* what is there already says nothing about waits */
     atomic_store_explicit(&l->asleep, false, memory_order_relaxed);
     pthread_mutex_lock(&l->drive);
     current = l;
+    if (since)
+        tally(l, TRN_MAX(since, l->woke_ns), TRN_MAX(now, l->woke_ns)); /* somebody may have stepped in meanwhile */
     if (waits)
         learn(l, looks, is_short);
     /* Another thread may have stopped what we are told about; everything that still matters will be told again. */
@@ -543,6 +561,7 @@ trn_err trn_loop_open(trn_loop **out, const char *name)
 {
     trn_loop *l = trn_xalloc(sizeof *l);
     l->later_tail = &l->later;
+    l->woke_ns = trn_now_ns();
     const char *look_us = getenv("TRAINERA_LOOK_US");
     l->look_ns = (look_us ? strtoul(look_us, NULL, 10) : LOOK_US) * UINT64_C(1000);
     pthread_mutex_init(&l->drive, NULL);

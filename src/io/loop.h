@@ -20,6 +20,7 @@ void trn_loop_post(trn_loop *l, trn_fn fn, void *arg); /* [any] in order; wakes 
 void trn_loop_post_last(trn_loop *l, trn_fn fn, void *arg);
 bool trn_loop_here(const trn_loop *l);              /* [any] is the caller this loop's thread */
 trn_loop *trn_loop_current(void);                   /* NULL on other threads */
+bool trn_loop_has_time(const trn_loop *l);          /* [loop] has slept for most of the last milliseconds: a little work delays nobody */
 /* [loop] Runs once before the loop sleeps again: batching writes. The same task may be armed many times, runs once. */
 typedef struct trn_loop_task { struct trn_loop_task *next; trn_fn fn; void *arg; bool armed; } trn_loop_task;
 void trn_loop_later(trn_loop *l, trn_loop_task *t);

@@ -523,7 +523,7 @@ const trn_op trn_ops_scatter[] = {
     RES_ND("ResourceScatterNdUpdate", "any", scatter_nd_put),
     {"ResourceGather",
      "resource:res, indices:Tindices -> output:dtype; batch_dims:int=0, validate_indices:bool=true, dtype:any, " ANY_INDEX, trn_sh_unknown,
-     resource_gather, TRN_OP_STATEFUL},
+     resource_gather, TRN_OP_STATEFUL | TRN_OP_STREAM},
     {"ResourceGatherNd", "resource:res, indices:Tindices -> output:dtype; dtype:any, " ANY_INDEX, trn_sh_unknown, resource_gather_nd,
      TRN_OP_STATEFUL},
     {"StridedSliceAssign", "ref:&T, begin:Index, end:Index, strides:Index, value:T -> output_ref:&T; T:any, Index:i32|i64, " MASKS,

@@ -299,9 +299,9 @@ DENSE(power_sign)
 #define END "T:float, use_locking:bool=false"
 /* A ref op and its resource twin differ in the variables' types and the output. */
 #define RES_ROW(name, vars, rest, attrs, kernel) \
-    {"Resource" name, vars(":res") rest " ->; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL}
+    {"Resource" name, vars(":res") rest " ->; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL | TRN_OP_STREAM}
 #define ROWS(name, vars, rest, attrs, kernel) \
-    {name, vars(":&T") rest " -> out:&T; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL}, \
+    {name, vars(":&T") rest " -> out:&T; " attrs, trn_sh_update, kernel, TRN_OP_STATEFUL | TRN_OP_STREAM}, \
     RES_ROW(name, vars, rest, attrs, kernel)
 #define V1(t) "var" t
 #define V_ACCUM(t) "var" t ", accum" t

@@ -33,6 +33,18 @@ static trn_err t_where(trn_kctx *k)
     return TRN_OK;
 }
 
+/* A small input, a large output. */
+static trn_err t_grow(trn_kctx *k)
+{
+    on_pool += trn_pool_here(env.pool);
+    on_loop += trn_loop_current() != NULL;
+    trn_shape shape = {.rank = 1, .dim = {(int64_t)TRN_DATA(k->in[0].t, float)[0]}};
+    trn_tensor *y;
+    TRN_TRY(trn_tensor_new(&y, TRN_FLOAT, &shape));
+    trn_out_set(k, 0, y);
+    return TRN_OK;
+}
+
 static trn_err t_fail(trn_kctx *k) { return trn_errorf((trn_code)trn_attr_int(k->node, "code"), "it went wrong"); }
 static trn_err t_forget(trn_kctx *k) { return TRN_OK; }
 static trn_err t_wrong(trn_kctx *k)
@@ -228,6 +240,8 @@ static const trn_op rows[] = {
     {"TestCheap", SAME, trn_sh_same, t_where, TRN_OP_CHEAP},
     {"TestPlain", SAME, trn_sh_same, t_where, 0},
     {"TestHeavy", SAME, trn_sh_same, t_where, TRN_OP_HEAVY},
+    {"TestStream", SAME, trn_sh_same, t_where, TRN_OP_STREAM},
+    {"TestGrow", SAME, trn_sh_unknown, t_grow, 0},
     {"TestDisk", SAME, trn_sh_same, t_where, TRN_OP_DISK},
     {"TestFail", SAME ", code:int=3", trn_sh_same, t_fail, 0},
     {"TestForget", SAME, trn_sh_same, t_forget, 0},
@@ -482,6 +496,70 @@ static void which_thread(void **state)
     assert_int_equal(on_disk, 1);
     trn_tensor_unref(rets[0].t);
     trn_tensor_unref(args[0].t);
+    trn_plan_unref(p);
+    trn_loop_close(loop);
+}
+
+static void hold_up(void *arg)
+{
+    for (uint64_t end = trn_now_ns() + *(uint64_t *)arg; trn_now_ns() < end;)
+        ;
+}
+
+/* Some megabytes may be streamed through by a loop that has time. */
+static void streams_where_it_arrived(void **state)
+{
+    trn_loop *loop;
+    assert_ok(trn_loop_open(&loop, "test"));
+    trn_graph *g = trn_graph_new(NULL);
+    ret(g, 0, op1(g, "TestStream", "s", arg(g, 0)));
+    trn_plan *p = plan_of(g);
+    static uint64_t busy_ns = 100000000, no_ns;
+    static const struct {
+        int64_t count;
+        bool busy, here;
+    } cases[] = {{100000, false, true}, {10, true, true}, {1000000, false, false}, {100000, true, false}, {400000, false, true}};
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        if (cases[i].busy)
+            for (int k = 0; k < 4; k++)
+                trn_loop_post(loop, hold_up, &busy_ns);
+        else
+            for (int k = 0; k < 4; k++) { /* and out of a sleep, so that it has counted it */
+                nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+                trn_loop_post(loop, hold_up, &no_ns);
+            }
+        float *zeros = trn_xalloc((size_t)cases[i].count * 4);
+        trn_value args[1] = {{.t = trn_tensor_from(TRN_FLOAT, 1, &cases[i].count, zeros)}}, rets[1] = {0};
+        free(zeros);
+        on_loop = on_pool = 0;
+        assert_ok(run_on_loop(loop, p, (trn_run_opts){.n_args = 1, .args = args, .n_rets = 1, .rets = rets}));
+        assert_int_equal(on_loop, cases[i].here);
+        assert_int_equal(on_pool, !cases[i].here);
+        trn_tensor_unref(rets[0].t);
+        trn_tensor_unref(args[0].t);
+    }
+    trn_plan_unref(p);
+    trn_loop_close(loop);
+}
+
+/* What a node made the last time counts as its inputs do. */
+static void large_results_leave_the_loop(void **state)
+{
+    trn_loop *loop;
+    assert_ok(trn_loop_open(&loop, "test"));
+    trn_graph *g = trn_graph_new(NULL);
+    ret(g, 0, op1(g, "TestGrow", "s", arg(g, 0)));
+    trn_plan *p = plan_of(g);
+    static const float sizes[] = {100000, 1, 1};
+    for (int i = 0; i < 3; i++) {
+        trn_value args[1] = {{.t = trn_tensor_f32(sizes[i])}}, rets[1] = {0};
+        on_loop = on_pool = 0;
+        assert_ok(run_on_loop(loop, p, (trn_run_opts){.n_args = 1, .args = args, .n_rets = 1, .rets = rets}));
+        assert_int_equal(on_loop, i != 1);
+        assert_int_equal(on_pool, i == 1);
+        trn_tensor_unref(rets[0].t);
+        trn_tensor_unref(args[0].t);
+    }
     trn_plan_unref(p);
     trn_loop_close(loop);
 }
@@ -1187,7 +1265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(reads_see_ordered_updates), T(states), T(parallel_for_works), T(subnormal_numbers_are_zero),
-        T(which_thread), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
+        T(which_thread), T(streams_where_it_arrived), T(large_results_leave_the_loop), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
         T(dead_things), T(merge_takes_the_first), T(switch_n), T(loops), T(nested_loops), T(dead_loop), T(errors_in_loops), T(malformed_frames),
         T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(storm), T(tracing), T(eval),
     };

@@ -679,6 +679,46 @@ static void the_last_post_is_run_by_its_poster(void **state)
     trn_loop_close(l);
 }
 
+typedef struct spell {
+    trn_loop *l;
+    int ms;
+    bool had_time;
+    gate *over;
+} spell;
+
+static void work_a_spell(void *arg)
+{
+    spell *s = arg;
+    s->had_time = trn_loop_has_time(s->l);
+    for (uint64_t end = trn_now_ns() + (uint64_t)s->ms * 1000000; trn_now_ns() < end;)
+        ;
+    gate_add(s->over);
+}
+
+/* Spells of work and of sleep, in milliseconds; the last one tells. */
+static bool has_time_after(int n, int work_ms, int sleep_ms)
+{
+    trn_loop *l;
+    gate over = GATE;
+    assert_null(trn_loop_open(&l, "spells"));
+    spell s = {.l = l, .ms = work_ms, .over = &over};
+    for (int i = 1; i <= n; i++) {
+        trn_loop_post(l, work_a_spell, &s);
+        gate_wait(&over, i);
+        nanosleep(&(struct timespec){.tv_nsec = sleep_ms * 1000000}, NULL);
+    }
+    trn_loop_close(l);
+    return s.had_time;
+}
+
+static void knows_whether_it_has_time(void **state)
+{
+    (void)state;
+    assert_true(has_time_after(4, 0, 60));
+    assert_true(has_time_after(10, 1, 30));
+    assert_false(has_time_after(10, 60, 1));
+}
+
 static void *post_last_often(void *arg)
 {
     echo_wait *e = arg;
@@ -822,6 +862,7 @@ int main(void)
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(the_last_post_is_run_by_its_poster), cmocka_unit_test(last_posts_of_many),
+        cmocka_unit_test(knows_whether_it_has_time),
         cmocka_unit_test(lookups_leave_the_loop_alone),
         cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing), cmocka_unit_test(mixed_waits_cost_nothing),
     };

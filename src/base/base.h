@@ -246,6 +246,7 @@ typedef struct trn_mutex {
 void trn_mutex_init(trn_mutex *m, trn_lock_rank rank);
 void trn_mutex_fini(trn_mutex *m);
 void trn_lock(trn_mutex *m);
+bool trn_lock_waits(trn_mutex *m); /* the same; true: somebody had it */
 void trn_unlock(trn_mutex *m);
 bool trn_trylock(trn_mutex *m) TRN_MUST_USE; /* for those who look in: false rather than wait */
 

@@ -64,6 +64,16 @@ void trn_lock(trn_mutex *m)
     note_taken(m);
 }
 
+bool trn_lock_waits(trn_mutex *m)
+{
+    check_order(m);
+    bool waits = pthread_mutex_trylock(&m->m) != 0;
+    if (waits)
+        pthread_mutex_lock(&m->m);
+    note_taken(m);
+    return waits;
+}
+
 /* Cannot deadlock, so the order does not matter; but what is taken while it is held must follow it. */
 bool trn_trylock(trn_mutex *m)
 {

@@ -35,15 +35,14 @@ static bool only_used_by(const trn_opt *p, const trn_gusers *u, const trn_gnode 
     return uses == 1;
 }
 
-static bool same_place(const trn_gnode *a, const trn_gnode *b) { return a->dev == b->dev && strcmp(a->n.device, b->n.device) == 0; }
+bool trn_fuse__same_place(const trn_gnode *a, const trn_gnode *b) { return a->dev == b->dev && strcmp(a->n.device, b->n.device) == 0; }
 
-static bool may_go(const trn_opt *p, const trn_gnode *nd)
-{
-    return trn_opt__is_pure(nd) && !p->pinned[nd->id] && nd->n.n_out == 1 && nd->n.out_types[0] == TRN_FLOAT;
-}
+bool trn_fuse__is_value(const trn_gnode *nd) { return trn_opt__is_pure(nd) && nd->n.n_out == 1 && nd->n.out_types[0] == TRN_FLOAT; }
+
+static bool may_go(const trn_opt *p, const trn_gnode *nd) { return trn_fuse__is_value(nd) && !p->pinned[nd->id]; }
 
 /* On this task? A device is named "/job:…/task:N/device:…". */
-static bool is_ours(const trn_opt *p, const trn_gnode *nd)
+bool trn_fuse__is_ours(const trn_opt *p, const trn_gnode *nd)
 {
     size_t n = p->o->fuse_task ? strlen(p->o->fuse_task) : 0;
     return !n || (strncmp(nd->n.device, p->o->fuse_task, n) == 0 && nd->n.device[n] == '/');
@@ -124,10 +123,10 @@ static bool is_activation(const trn_gnode *nd)
 static bool match(chain *c, const trn_opt *p, const trn_gusers *u, trn_gnode *nd)
 {
     bool act = is_activation(nd);
-    if (!trn_opt__is_pure(nd) || nd->n.n_out != 1 || nd->n.out_types[0] != TRN_FLOAT || !is_ours(p, nd))
+    if (!trn_opt__is_pure(nd) || nd->n.n_out != 1 || nd->n.out_types[0] != TRN_FLOAT || !trn_fuse__is_ours(p, nd))
         return false;
     trn_gnode *bias = act ? p->g->node[nd->in[0].node] : nd;
-    if (!match_bias(c, p, bias) || !may_go(p, c->product) || !same_place(c->product, nd) || !only_used_by(p, u, c->product, bias))
+    if (!match_bias(c, p, bias) || !may_go(p, c->product) || !trn_fuse__same_place(c->product, nd) || !only_used_by(p, u, c->product, bias))
         return false;
     if (!act) { /* an activation behind it may take it later, and has not come yet in the order of nodes */
         for (int i = u->first[nd->id]; i < u->first[nd->id + 1]; i++) {
@@ -139,7 +138,7 @@ static bool match(chain *c, const trn_opt *p, const trn_gusers *u, trn_gnode *nd
         return true;
     }
     c->act = nd;
-    return may_go(p, bias) && same_place(bias, nd) && only_used_by(p, u, bias, nd);
+    return may_go(p, bias) && trn_fuse__same_place(bias, nd) && only_used_by(p, u, bias, nd);
 }
 
 static trn_err rewrite(trn_opt *p, const trn_gusers *u, const chain *c)
@@ -209,5 +208,5 @@ trn_err trn_opt__fuse(trn_opt *p)
             err = rewrite(p, &u, &c);
     }
     trn_gusers__fini(&u);
-    return err;
+    return err ? err : trn_fuse__updates(p);
 }

@@ -1,4 +1,4 @@
-/* Shared by optimise.c (the pass, folding, common subexpressions), simplify.c (arithmetic) and fuse.c (several nodes in one kernel). */
+/* Shared by optimise.c (the pass, folding, common subexpressions), simplify.c (arithmetic) and fuse.c, fuse_update.c (several nodes in one kernel). */
 #ifndef TRN_GRAPH_OPTIMISE_PRIV_H
 #define TRN_GRAPH_OPTIMISE_PRIV_H
 
@@ -37,5 +37,10 @@ void trn_opt__set_shape(trn_opt *p, int id, trn_shape *s);
 trn_err trn_opt__simplify(bool *gone, trn_opt *p, trn_gnode *nd) TRN_MUST_USE;
 /* fuse.c: after the pass, over all nodes. */
 trn_err trn_opt__fuse(trn_opt *p) TRN_MUST_USE;
+bool trn_fuse__same_place(const trn_gnode *a, const trn_gnode *b);
+bool trn_fuse__is_value(const trn_gnode *nd);                   /* one that another node may compute on its way */
+bool trn_fuse__is_ours(const trn_opt *p, const trn_gnode *nd);  /* on this task? */
+/* fuse_update.c: the last part of that. */
+trn_err trn_fuse__updates(trn_opt *p) TRN_MUST_USE;
 
 #endif

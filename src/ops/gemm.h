@@ -1,4 +1,4 @@
-/* Our own matrix product, on the calling thread (matmul.c). */
+/* Our own matrix product, on the calling thread (gemm.c) and divided over the pool (matmul.c). */
 #ifndef TRN_OPS_GEMM_H
 #define TRN_OPS_GEMM_H
 
@@ -18,6 +18,14 @@ typedef struct trn_gemm_args {
 
 /* f32, f64, i16, i32, i64, c64, c128; m, n and k at least 1. False: no memory. */
 bool trn_gemm(trn_dtype t, const trn_gemm_args *g);
+
+/* A piece of a divided product, while it is in the cache: rows from `row` and columns from `col` of the whole. */
+typedef void (*trn_gemm_then)(void *arg, const trn_gemm_args *piece, int64_t row, int64_t col);
+/* The whole product; m, n and k may be 0. Without `c` every piece is computed into memory of its own, which only `then` sees: nothing can go wrong
+ * once the first piece has come. */
+trn_err trn_gemm_divided(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg) TRN_MUST_USE;
+/* The product of two matrices, each read transposed when asked: strides, sizes and factors; `c` is left to the caller. INVALID_ARGUMENT when they do not fit. */
+trn_err trn_gemm_of(trn_gemm_args *g, const trn_tensor *a, const trn_tensor *b, bool ta, bool tb) TRN_MUST_USE;
 
 /* The same for one kind of CPU, for tests; the caller has asked whether this CPU is one. */
 typedef enum trn_gemm_isa { TRN_GEMM_PLAIN, TRN_GEMM_FMA, TRN_GEMM_AVX512 } trn_gemm_isa;

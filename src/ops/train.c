@@ -6,6 +6,7 @@
  * gradient's, if nobody else needs that): no copy first. A sparse update touches the rows it names and nothing else, in the order given.
  * Half and bfloat16 are widened block by block and rounded once per update. */
 #include "op/registry.h"
+#include "ops/gemm.h"
 #include "ops/state.h"
 
 #include <math.h>
@@ -65,11 +66,28 @@ static double scalar_of(const trn_tensor *t)
     }
 }
 
+static trn_err add_scalar(update *u, const char *name, const trn_tensor *t)
+{
+    char text[TRN_SHAPE_TEXT];
+    TRN_CHECK_ARG(t->shape.rank == 0, "%s is not a scalar: %s", name, trn_shape_text(text, &t->shape));
+    double v = scalar_of(t);
+    if (u->dtype == TRN_DOUBLE)
+        u->s.f64[u->n_s++] = v;
+    else
+        u->s.f32[u->n_s++] = (float)v;
+    return TRN_OK;
+}
+
+static unsigned flags_of(const trn_node *n)
+{
+    return (trn_attr_bool(n, "use_nesterov") ? NESTEROV : 0u) | (trn_attr_bool(n, "update_slots") ? UPDATE_SLOTS : 0u) |
+           (trn_attr_bool(n, "multiply_linear_by_lr") ? LINEAR_BY_LR : 0u);
+}
+
 /* Inputs behind the variables, by their names in the row. */
 static trn_err read_inputs(update *u, const trn_kctx *k, int n_vars)
 {
     const trn_argdef *args = k->node->def->in;
-    char text[TRN_SHAPE_TEXT];
     for (int i = n_vars; i < k->n_in; i++) {
         const trn_tensor *t = trn_in(k, i);
         if (strcmp(args[i].name, "grad") == 0 || strcmp(args[i].name, "delta") == 0) {
@@ -78,16 +96,10 @@ static trn_err read_inputs(update *u, const trn_kctx *k, int n_vars)
         } else if (strcmp(args[i].name, "indices") == 0) {
             u->indices = t;
         } else {
-            TRN_CHECK_ARG(t->shape.rank == 0, "%s is not a scalar: %s", args[i].name, trn_shape_text(text, &t->shape));
-            double v = scalar_of(t);
-            if (u->dtype == TRN_DOUBLE)
-                u->s.f64[u->n_s++] = v;
-            else
-                u->s.f32[u->n_s++] = (float)v;
+            TRN_TRY(add_scalar(u, args[i].name, t));
         }
     }
-    u->flags = (trn_attr_bool(k->node, "use_nesterov") ? NESTEROV : 0u) | (trn_attr_bool(k->node, "update_slots") ? UPDATE_SLOTS : 0u) |
-               (trn_attr_bool(k->node, "multiply_linear_by_lr") ? LINEAR_BY_LR : 0u);
+    u->flags = flags_of(k->node);
     return TRN_OK;
 }
 
@@ -143,24 +155,31 @@ static void run_rule(const update *u, int64_t at, int64_t g_at, int64_t n)
 
 static void dense_piece(void *arg, int64_t begin, int64_t end) { run_rule(arg, begin, begin, end - begin); }
 
-static trn_err dense_locked(update *u, trn_kctx *k)
+/* *now: where the new value goes. */
+static trn_err begin_dense(trn_tensor **now, update *u, trn_kctx *k, const trn_shape *grad)
 {
     trn_var *var = u->vars.v[0];
     char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
     TRN_TRY(slots_agree(u));
-    TRN_CHECK_ARG(trn_shape_eq(&var->value->shape, &u->grad->shape), "var and grad do not have the same shape: %s is %s, the gradient %s",
-                  var->name, trn_shape_text(a, &var->value->shape), trn_shape_text(b, &u->grad->shape));
+    TRN_CHECK_ARG(trn_shape_eq(&var->value->shape, grad), "var and grad do not have the same shape: %s is %s, the gradient %s", var->name,
+                  trn_shape_text(a, &var->value->shape), trn_shape_text(b, grad));
     for (int i = 1; i < u->vars.n; i++) {
         trn_tensor *t;
         TRN_TRY(trn_vars_write(&t, &u->vars, i));
         u->slot[i - 1] = t->data;
     }
-    trn_tensor *now = NULL;
-    TRN_TRY(trn_vars_next(&now, &u->vars, 0, k, u->grad_at));
+    TRN_TRY(trn_vars_next(now, &u->vars, 0, k, u->grad_at));
     u->x = var->value->data;
+    u->o = (*now)->data;
+    return TRN_OK;
+}
+
+static trn_err dense_locked(update *u, trn_kctx *k)
+{
+    trn_tensor *now;
+    TRN_TRY(begin_dense(&now, u, k, &u->grad->shape));
     u->g = u->grad->data;
-    u->o = now->data;
-    trn_k_for(k, var->value->count, TRN_GRAIN, dense_piece, u);
+    trn_k_for(k, u->grad->count, TRN_GRAIN, dense_piece, u);
     trn_vars_set_next(&u->vars, 0, now);
     return TRN_OK;
 }
@@ -269,6 +288,120 @@ static trn_err sparse(trn_kctx *k, rule r)
     return trn_vars_done(&u.vars, k, sparse_locked(&u, k));
 }
 
+/* ---- a product that is a gradient --------------------------------------------------------------------------------- */
+
+/* What the master's optimiser writes (graph/fuse_update.c): MatMul and the update that alone uses it, in one node. Every piece of the product goes into
+ * the variable while it is in the cache, and never to memory. The variable is locked meanwhile; where others wait for it, the product comes first. */
+typedef struct product_update {
+    update u;
+    int64_t columns;
+} product_update;
+
+static void update_piece(void *arg, const trn_gemm_args *g, int64_t row, int64_t col)
+{
+    const product_update *p = arg;
+    update u = p->u;
+    u.g = g->c;
+    bool whole = g->n == p->columns && g->ldc == g->n;
+    for (int64_t r = 0; r < (whole ? 1 : g->m); r++)
+        run_rule(&u, (row + r) * p->columns + col, r * g->ldc, whole ? g->m * g->n : g->n);
+}
+
+static trn_err product_locked(product_update *p, trn_kctx *k, const trn_gemm_args *g)
+{
+    update *u = &p->u;
+    trn_tensor *now;
+    TRN_TRY(begin_dense(&now, u, k, &(trn_shape){.rank = 2, .dim = {g->m, g->n}}));
+    p->columns = g->n;
+    trn_err err = trn_gemm_divided(k, TRN_FLOAT, g, update_piece, p);
+    trn_vars_set_next(&u->vars, 0, now);
+    return err;
+}
+
+static bool take_crowded(const trn_vars *v)
+{
+    int n = 0;
+    for (int i = 0; i < v->n; i++)
+        if ((n = atomic_load_explicit(&v->v[i]->crowded, memory_order_relaxed)) > 0) {
+            atomic_store_explicit(&v->v[i]->crowded, n - 1, memory_order_relaxed);
+            return true;
+        }
+    return false;
+}
+
+/* The variable is free while the product is computed. */
+static trn_err product_first(update *u, trn_kctx *k, trn_gemm_args *g, int n_vars)
+{
+    trn_tensor *grad;
+    TRN_TRY(trn_tensor_new(&grad, TRN_FLOAT, &(trn_shape){.rank = 2, .dim = {g->m, g->n}}));
+    g->c = grad->data;
+    u->grad = grad;
+    trn_err err = trn_gemm_divided(k, TRN_FLOAT, g, NULL, NULL);
+    if (!err)
+        err = trn_var_missing_as(trn_vars_lock(&u->vars, k, n_vars, TRN_FLOAT), TRN_INTERNAL);
+    if (!err)
+        err = trn_vars_done(&u->vars, k, dense_locked(u, k));
+    trn_tensor_unref(grad);
+    return err;
+}
+
+/* Updates of float variables that may be given a product: variables and numbers that each takes. */
+static const struct product_rule {
+    const char *op;
+    loop_fn rule;
+    int vars, numbers;
+} product_rules[] = {
+#define RULE(op, name, vars, numbers) {"ResourceApply" op, name##_f32, vars, numbers}
+    RULE("GradientDescent", sgd, 1, 1),
+    RULE("ProximalGradientDescent", prox_sgd, 1, 3),
+    RULE("Adadelta", adadelta, 3, 3),
+    RULE("Adagrad", adagrad, 2, 1),
+    RULE("AdagradV2", adagrad_v2, 2, 2),
+    RULE("ProximalAdagrad", prox_adagrad, 2, 3),
+    RULE("Ftrl", ftrl, 3, 4),
+    RULE("FtrlV2", ftrl_v2, 3, 5),
+    RULE("Momentum", momentum, 2, 2),
+    RULE("KerasMomentum", keras_momentum, 2, 2),
+    RULE("Adam", adam, 3, 6),
+    RULE("AdamWithAmsgrad", amsgrad, 4, 6),
+    RULE("AdaMax", adamax, 3, 5),
+    RULE("RMSProp", rmsprop, 3, 4),
+    RULE("CenteredRMSProp", centered_rmsprop, 4, 4),
+    RULE("AddSign", add_sign, 2, 4),
+    RULE("PowerSign", power_sign, 2, 4),
+};
+
+static trn_err k_product_update(trn_kctx *k)
+{
+    const char *op = trn_attr_str(k->node, "update");
+    product_update p = {.u = {.dtype = TRN_FLOAT}};
+    update *u = &p.u;
+    const struct product_rule *how = NULL;
+    for (size_t i = 0; i < TRN_COUNTOF(product_rules); i++)
+        if (strcmp(op, product_rules[i].op) == 0)
+            how = &product_rules[i];
+    if (!how)
+        return trn_errorf(TRN_UNIMPLEMENTED, "%s is not an update that a product can be given to", op);
+    TRN_CHECK_ARG(trn_attr_int(k->node, "num_vars") == how->vars && trn_attr_int(k->node, "num_args") == how->numbers, "%s takes %d variables and %d numbers", op,
+                  how->vars, how->numbers);
+    u->rule.f32 = how->rule;
+    int n_vars = count_vars(k);
+    const trn_tensor *a = trn_in(k, n_vars), *b = trn_in(k, n_vars + 1);
+    trn_gemm_args g;
+    TRN_TRY(trn_gemm_of(&g, a, b, trn_attr_bool(k->node, "transpose_a"), trn_attr_bool(k->node, "transpose_b")));
+    for (int i = n_vars + 2; i < k->n_in; i++)
+        TRN_TRY(add_scalar(u, "a number of the update", trn_in(k, i)));
+    u->flags = flags_of(k->node);
+    u->grad_at = -1;
+    TRN_TRY(trn_var_missing_as(trn_vars_lock(&u->vars, k, n_vars, TRN_FLOAT), TRN_INTERNAL));
+    if (take_crowded(&u->vars)) {
+        TRN_TRY(trn_vars_done(&u->vars, k, TRN_OK));
+        u->vars = (trn_vars){0};
+        return product_first(u, k, &g, n_vars);
+    }
+    return trn_vars_done(&u->vars, k, product_locked(&p, k, &g));
+}
+
 /* ---- rows ----------------------------------------------------------------------------------------------------- */
 
 #define DENSE(name)                                                                                                                        \
@@ -355,6 +488,10 @@ const trn_op trn_ops_train[] = {
     ROWS("SparseApplyRMSProp", V_RMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END, sparse_rmsprop),
     ROWS("SparseApplyCenteredRMSProp", V_CRMS, ", lr:T, rho:T, momentum:T, epsilon:T, grad:T, indices:Tindices", SPARSE_END,
          sparse_centered_rmsprop),
+    {"_MatMulUpdate",
+     "vars:num_vars*res, a:f32, b:f32, args:num_args*f32 ->; update:string, transpose_a:bool=false, transpose_b:bool=false, num_vars:int>=1, num_args:int>=0, "
+     "use_nesterov:bool=false, update_slots:bool=true, multiply_linear_by_lr:bool=false",
+     trn_sh_unknown, k_product_update, TRN_OP_STATEFUL | TRN_OP_HEAVY},
     {0},
 };
 /* clang-format on */

@@ -91,7 +91,8 @@ static void wait_alone(trn_var *v)
 
 void trn_var_lock(trn_var *v)
 {
-    trn_lock(&v->mu);
+    if (trn_lock_waits(&v->mu))
+        atomic_store_explicit(&v->crowded, TRN_VAR_CROWDED, memory_order_relaxed);
     if (v->sharing)
         wait_alone(v);
 }

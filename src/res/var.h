@@ -31,12 +31,14 @@ struct trn_var {
     trn_shape shape;  /* declared; maybe partial */
     trn_tensor *value; /* NULL: not initialised */
     char *name;       /* for messages */
+    _Atomic int crowded; /* somebody had to wait for the lock: so many updates are kept short */
     bool is_init;     /* resource variables: assigned once; ref variables: value != NULL */
 };
 #define TRN_VAR_ANONYMOUS "cd2c89b7-88b7-44c8-ad83-06c2a9158347" /* TensorFlow's shared_name for variables that only their handle knows */
 extern const trn_restype trn_var_type;    /* "Var": TensorFlow's type name */
 extern const trn_restype trn_refvar_type; /* reference variables: the same struct, but not found under the name of a resource variable */
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;
+#define TRN_VAR_CROWDED 1000
 /* To have it alone. `mu` is held in between. */
 void trn_var_lock(trn_var *v);
 void trn_var_unlock(trn_var *v);

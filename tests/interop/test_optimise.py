@@ -200,3 +200,44 @@ def test_shape_of_an_uninitialised_variable(target, resource):
                     s.run(r)
             s.run(v.initializer)
             assert [np.asarray(x).tolist() for x in s.run(ask)] == [1, [2], 2]
+
+
+OPTIMIZERS = {"sgd": lambda: tf1.train.GradientDescentOptimizer(0.1), "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+              "adam": lambda: tf1.train.AdamOptimizer(0.01), "adagrad": lambda: tf1.train.AdagradOptimizer(0.1), "adadelta": lambda: tf1.train.AdadeltaOptimizer(0.5),
+              "rmsprop": lambda: tf1.train.RMSPropOptimizer(0.01), "centered": lambda: tf1.train.RMSPropOptimizer(0.01, centered=True), "ftrl": lambda: tf1.train.FtrlOptimizer(0.1),
+              "proximal": lambda: tf1.train.ProximalAdagradOptimizer(0.1, l1_regularization_strength=0.01), "gate_none": lambda: tf1.train.GradientDescentOptimizer(0.1)}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_products_that_are_gradients(target, kind):
+    """A dense layer's gradient goes straight into its variable: the same bits as without, TensorFlow's values; not where somebody else wants the gradient."""
+    x, feed = placeholder(RNG.rand(50, 300).astype(np.float32))
+    ws = [tf1.get_variable(f"w{i}", s, initializer=tf1.random_normal_initializer(seed=i, stddev=0.1), use_resource=True) for i, s in enumerate(([300, 200], [200, 250], [250, 10]))]
+    h = tf.nn.relu(tf.matmul(x, ws[0]))
+    h = tf.nn.relu(tf.matmul(h, ws[1]))
+    loss = tf.reduce_mean(tf.square(tf.matmul(h, ws[2]) - 1.0))
+    o = OPTIMIZERS[kind]()
+    grads = o.compute_gradients(loss, gate_gradients=o.GATE_NONE if kind == "gate_none" else o.GATE_OP)
+    train = o.apply_gradients(grads, name="train")
+
+    def trained(target, cfg, fetch=()):
+        meta, ran = tf1.RunMetadata(), set()
+        with tf1.Session(target, config=cfg) as s:
+            s.run(tf1.global_variables_initializer())
+            for _ in range(3):
+                s.run([train, loss, *fetch], feed, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=meta)
+            ran = {n.timeline_label.split(" = ")[-1].split("(")[0] for d in meta.step_stats.dev_stats for n in d.node_stats}
+            return s.run(tf1.global_variables()), ran
+
+    fused, ran = trained(target, config())
+    assert "_MatMulUpdate" in ran, ran
+    plain, ran = trained(target, config(remapping=OFF))
+    assert "_MatMulUpdate" not in ran
+    for f, p in zip(fused, plain):
+        assert f.tobytes() == p.tobytes()
+    seen, ran = trained(target, config(), [g for g, _ in grads])
+    assert "_MatMulUpdate" not in ran
+    assert all(f.tobytes() == p.tobytes() for f, p in zip(seen, plain))
+    theirs, _ = trained("", None)
+    for f, t in zip(fused, theirs):
+        np.testing.assert_allclose(f, t, rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "statetest.h"
+#include "ops/state.h"
 
 enum { N = 6 };
 static const float start[4][N] = {
@@ -330,6 +331,193 @@ static void like_tensorflow(void **state)
             }
 }
 
+/* ---- a product as the gradient ------------------------------------------------------------------------------------ */
+
+static void in_pieces(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
+{
+    (void)k;
+    for (int64_t i = (n - 1) / grain * grain; i >= 0; i -= grain)
+        fn(arg, i, TRN_MIN(i + grain, n));
+}
+static int two_threads(const trn_kctx *k) { return 2; }
+static const trn_step_api pieces_api = {.parallel_for = in_pieces, .threads = two_threads};
+
+static void is_crowded(st *s, trn_value handle)
+{
+    st_node *n = st_op(s, "AssignAddVariableOp", "find");
+    st_type(s, n, "dtype", TRN_FLOAT);
+    ok(st_prepare(s, n));
+    trn_kctx k = {.node = &n->n, .in = &handle, .n_in = 1, .step = &s->step};
+    trn_var *v;
+    ok(trn_k_var(&v, &k, 0, TRN_FLOAT));
+    v->crowded = 3;
+    trn_resource_unref(&v->base);
+}
+
+/* The identity times the gradient, by the one node that is made of both. */
+static void check_product(const struct golden *g, bool transpose, bool crowded)
+{
+    st *s = st_new();
+    s->step.api = &pieces_api;
+    char op[64];
+    snprintf(op, sizeof op, "Resource%s", g->op);
+    st_node *was = st_op(s, op, "was"), *n = st_op(s, "_MatMulUpdate", "update");
+    st_type(s, was, "T", TRN_FLOAT);
+    ok(st_prepare(s, was));
+    trn_value vars[4], out, in[ST_MAX_IO];
+    for (int i = 0; i < g->n_vars; i++)
+        vars[i] = variable(s, false, i, TRN_FLOAT);
+    if (strstr(op, "Centered")) {
+        int64_t dims[2] = {3, 2};
+        st_node *a = st_op(s, "AssignVariableOp", "small");
+        st_type(s, a, "dtype", TRN_FLOAT);
+        trn_value two[2] = {vars[1], st_t(make(TRN_FLOAT, 2, dims, start[3]))};
+        ok(st_run(s, a, two, 2, &out));
+        st_drop(two[1]);
+    }
+    st_str(s, n, "update", op);
+    st_int(s, n, "num_vars", g->n_vars);
+    st_int(s, n, "num_args", was->n.n_in - g->n_vars - 1);
+    st_bool(s, n, "transpose_a", transpose);
+    st_bool(s, n, "transpose_b", transpose);
+    if (g->attr)
+        st_bool(s, n, g->attr, g->attr_is);
+    ok(st_prepare(s, n));
+    if (crowded)
+        is_crowded(s, vars[g->n_vars - 1]);
+    for (int step = 0; step < 2; step++) {
+        const float unit[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1}, *q = gradient, turned[N] = {q[0], q[2], q[4], q[1], q[3], q[5]};
+        int64_t square[2] = {3, 3}, dims[2] = {transpose ? 2 : 3, transpose ? 3 : 2};
+        int at = 0;
+        for (; at < g->n_vars; at++)
+            in[at] = st_t(trn_tensor_ref(vars[at].t));
+        in[at++] = st_t(make(TRN_FLOAT, 2, square, unit));
+        in[at++] = st_t(make(TRN_FLOAT, 2, dims, transpose ? turned : gradient));
+        for (int i = g->n_vars; i < was->n.n_in; i++)
+            if (strcmp(was->n.def->in[i].name, "grad") != 0 && strcmp(was->n.def->in[i].name, "delta") != 0)
+                in[at++] = argument(g, was->n.def->in[i].name, TRN_FLOAT, step);
+        trn_tensor *held = step ? value_of(s, vars[0], TRN_FLOAT) : NULL, *copy = NULL;
+        if (held)
+            ok(trn_tensor_copy(&copy, held));
+        ok(st_run_give(s, n, in, at, &out, true));
+        if (held)
+            assert_memory_equal(held->data, copy->data, trn_tensor_bytes(copy));
+        trn_tensor_unref(held);
+        trn_tensor_unref(copy);
+    }
+    for (int v = 0; v < g->n_vars; v++) {
+        trn_tensor *t = value_of(s, vars[v], TRN_FLOAT);
+        for (int i = 0; i < N; i++)
+            if (!(fabs(at(t, i) - g->want[v][i]) <= 2e-6 * (fabs(g->want[v][i]) + 1)))
+                fail_msg("%s with a product: variable %d element %d is %.9g, not %.9g", op, v, i, at(t, i), (double)g->want[v][i]);
+        trn_tensor_unref(t);
+        st_drop(vars[v]);
+    }
+    st_free(s);
+}
+
+static void products_like_tensorflow(void **state)
+{
+    int n = 0;
+    for (size_t i = 0; i < TRN_COUNTOF(goldens); i++)
+        if (!strstr(goldens[i].op, "Sparse") && !strstr(goldens[i].op, "AdagradDA")) {
+            check_product(&goldens[i], i % 2, false);
+            check_product(&goldens[i], i % 3 == 0, true);
+            n++;
+        }
+    assert_true(n >= 17);
+}
+
+static trn_value zeros_of(st *s, int64_t m, int64_t n)
+{
+    trn_shape shape = trn_shape_of(2, m, n);
+    st_node *h = st_op(s, "VarHandleOp", "w"), *a = st_op(s, "AssignVariableOp", "init");
+    st_type(s, h, "dtype", TRN_FLOAT);
+    st_shape(s, h, "shape", &shape);
+    st_type(s, a, "dtype", TRN_FLOAT);
+    trn_value v, out;
+    ok(st_run(s, h, NULL, 0, &v));
+    trn_tensor *zeros;
+    ok(trn_tensor_new(&zeros, TRN_FLOAT, &shape));
+    memset(zeros->data, 0, trn_tensor_bytes(zeros));
+    trn_value in[2] = {st_t(trn_tensor_ref(v.t)), st_t(zeros)};
+    ok(st_run_give(s, a, in, 2, &out, true));
+    return v;
+}
+
+static trn_tensor *noise(int64_t m, int64_t n, unsigned seed)
+{
+    trn_tensor *t;
+    ok(trn_tensor_new(&t, TRN_FLOAT, &(trn_shape){.rank = 2, .dim = {m, n}}));
+    for (int64_t i = 0; i < t->count; i++)
+        TRN_DATA_MUT(t, float)[i] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) / 16777216.f - .5f;
+    return t;
+}
+
+/* More rows than columns, more columns than rows, one piece and many, nothing to sum: bit for bit what the product and then the update give. */
+static void products_in_pieces(void **state)
+{
+    static const int64_t sizes[][3] = {{300, 200, 33}, {200, 300, 33}, {784, 512, 100}, {5, 3, 2}, {40, 30, 0}, {100, 1, 50}, {0, 4, 3}};
+    for (size_t i = 0; i < TRN_COUNTOF(sizes); i++) {
+        int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+        st *s = st_new();
+        s->step.api = &pieces_api;
+        trn_value v = zeros_of(s, m, n), out;
+        st_node *up = st_op(s, "_MatMulUpdate", "up"), *mul = st_op(s, "MatMul", "mul");
+        st_str(s, up, "update", "ResourceApplyGradientDescent");
+        st_int(s, up, "num_vars", 1);
+        st_int(s, up, "num_args", 1);
+        st_bool(s, up, "transpose_a", true);
+        st_bool(s, mul, "transpose_a", true);
+        st_type(s, mul, "T", TRN_FLOAT);
+        trn_value a = st_t(noise(k, m, 1)), b = st_t(noise(k, n, 2)), ab[2] = {a, b};
+        trn_value in[4] = {v, a, b, st_t(trn_tensor_f32(-1))};
+        ok(st_run(s, up, in, 4, &out));
+        ok(st_run(s, mul, ab, 2, &out));
+        trn_tensor *w = value_of(s, v, TRN_FLOAT);
+        for (int64_t e = 0; e < w->count; e++)
+            if (TRN_DATA(w, float)[e] != TRN_DATA(out.t, float)[e])
+                fail_msg("%lld x %lld, %lld: element %lld is %.9g, not %.9g", (long long)m, (long long)n, (long long)k, (long long)e, (double)TRN_DATA(w, float)[e],
+                         (double)TRN_DATA(out.t, float)[e]);
+        trn_tensor_unref(w);
+        st_drop(out);
+        for (int q = 0; q < 4; q++)
+            st_drop(in[q]);
+        st_free(s);
+    }
+}
+
+static void bad_products(void **state)
+{
+    static const struct {
+        const char *update;
+        int args;
+        int64_t rows, k;
+        trn_code code;
+    } cases[] = {{"ResourceApplyGradientDescent", 1, 3, 4, TRN_CODE_OK},
+                 {"ResourceApplyGradientDescent", 1, 2, 4, TRN_INVALID_ARGUMENT}, /* of another shape than the variable */
+                 {"ResourceApplyGradientDescent", 1, 3, 5, TRN_INVALID_ARGUMENT}, /* factors that do not fit */
+                 {"ResourceApplyGradientDescent", 2, 3, 4, TRN_INVALID_ARGUMENT},
+                 {"ResourceApplyAdam", 6, 3, 4, TRN_INVALID_ARGUMENT}, /* without its slots */
+                 {"ResourceApplyAdagradDA", 1, 3, 4, TRN_UNIMPLEMENTED}};
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        st *s = st_new();
+        trn_value v = variable(s, false, 0, TRN_FLOAT), out, in[9] = {v, st_t(noise(cases[i].rows, cases[i].k, 1)), st_t(noise(4, 2, 2))};
+        st_node *up = st_op(s, "_MatMulUpdate", "up");
+        st_str(s, up, "update", cases[i].update);
+        st_int(s, up, "num_vars", 1);
+        st_int(s, up, "num_args", cases[i].args);
+        for (int q = 0; q < cases[i].args; q++)
+            in[3 + q] = st_t(trn_tensor_f32(.1f));
+        trn_err err = st_run(s, up, in, 3 + cases[i].args, &out);
+        assert_int_equal(trn_err_code(err), cases[i].code);
+        trn_err_free(err);
+        for (int q = 0; q < 3 + cases[i].args; q++)
+            st_drop(in[q]);
+        st_free(s);
+    }
+}
+
 static trn_err sgd(st *s, trn_value var, trn_tensor *alpha, trn_tensor *delta)
 {
     st_node *n = st_op(s, "ResourceApplyGradientDescent", "sgd");
@@ -426,6 +614,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(like_tensorflow),
+        cmocka_unit_test(products_like_tensorflow),
+        cmocka_unit_test(products_in_pieces),
+        cmocka_unit_test(bad_products),
         cmocka_unit_test(bad_inputs),
         cmocka_unit_test(crossed_locks),
     };

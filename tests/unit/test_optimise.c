@@ -465,6 +465,54 @@ static void fusion_keeps_the_rest(void **state)
     trn_graph_free(g);
 }
 
+#define UPDATED(op, in, rest) FX N_PLACEHOLDER("d") W_VAR NODE("m", "MatMul", IN("x") IN("d"), DT("T", F) "attr { key: 'transpose_a' value { b: true } } ") NODE("y", op, IN("wv") in, DT("T", F)) rest
+#define RATE C_OF("lr", F, "", "float_val: 0.1")
+#define SGD "ResourceApplyGradientDescent"
+/* As tf.gradients has it: updates wait until all gradients of an op are there. */
+#define GATE                                                                                                           \
+    N_OP2("m2", "MatMul", "d", "w") "node { name: 'gate' op: 'NoOp' input: '^m' input: '^m2' } " NODE("i", "Identity", IN("m") IN("^gate"), DT("T", F) "attr { key: '_class' value { list { s: 'loc:@m' } } } ") \
+        NODE("i2", "Identity", IN("m2") IN("^gate"), DT("T", F)) RETVAL("r", "i2", "0")
+
+static void check_update(const char *what, const char *text, bool fused)
+{
+    trn_graph *g = optimised(text, &fusing);
+    const trn_gnode *y = node_of(g, "y");
+    if ((strcmp(y->n.op, "_MatMulUpdate") == 0) != fused)
+        fail_msg("%s: %s", what, y->n.op);
+    if (fused) {
+        assert_string_equal(input_of(g, y, 0)->n.name, "wv");
+        int vars = (int)trn_attr_int(&y->n, "num_vars");
+        assert_string_equal(input_of(g, y, vars)->n.name, "x");
+        assert_string_equal(input_of(g, y, vars + 1)->n.name, "d");
+        assert_true(trn_attr_bool(&y->n, "transpose_a") && !trn_attr_bool(&y->n, "transpose_b"));
+        assert_null(trn_graph_find(g, "m", 1));
+        assert_null(trn_graph_find(g, "i", 1));
+    }
+    trn_graph_free(g);
+}
+
+static void fuses_updates(void **state)
+{
+    check_update("a step", UPDATED(SGD, IN("lr") IN("m"), RATE), true);
+    check_update("behind identities", UPDATED(SGD, IN("lr") IN("i2"), RATE N_OP1("i", "Identity", "m") N_OP1("i2", "Identity", "i")), true);
+    check_update("gated", UPDATED(SGD, IN("lr") IN("i"), RATE GATE), true);
+    check_update("more variables", UPDATED("ResourceApplyMomentum", IN("v2") IN("lr") IN("m") IN("lr"), RATE NODE("v2", "VarHandleOp", "", DT("dtype", F) "attr { key: 'shape' value { shape { } } } ")), true);
+    check_update("the gradient is fetched", UPDATED(SGD, IN("lr") IN("m"), RATE RETVAL("r", "m", "0")), false);
+    check_update("and so behind an identity", UPDATED(SGD, IN("lr") IN("i"), RATE N_OP1("i", "Identity", "m") RETVAL("r", "i", "0")), false);
+    check_update("its shape is asked for", UPDATED(SGD, IN("lr") IN("m"), RATE NODE("h", "Shape", IN("m"), DT("T", F)) NODE("r", "_Retval", IN("h"), DT("T", "DT_INT32") "attr { key: 'index' value { i: 0 } } ")), false);
+    check_update("it is used twice by the same", UPDATED("ResourceApplyMomentum", IN("v2") IN("lr") IN("m") IN("m"), RATE NODE("v2", "VarHandleOp", "", DT("dtype", F) "attr { key: 'shape' value { shape { } } } ")), false);
+    check_update("others are colocated with it", UPDATED(SGD, IN("lr") IN("m"), RATE NODE("q", "Neg", IN("x"), DT("T", F) "attr { key: '_class' value { list { s: 'loc:@m' } } } ") RETVAL("r", "q", "0")), false);
+    check_update("the product is not the gradient", UPDATED(SGD, IN("m") IN("lr"), RATE), false);
+    trn_graph *g = optimised(UPDATED(SGD, IN("lr") IN("i"), RATE GATE), &fusing);
+    const trn_gnode *y = node_of(g, "y"), *gate = node_of(g, "gate");
+    assert_true(has_ctl(y, gate)); /* what reads the variable comes before its update */
+    assert_true(has_ctl(gate, node_of(g, "m2")) && has_ctl(gate, node_of(g, "x")) && has_ctl(gate, node_of(g, "d")));
+    trn_graph_free(g);
+    g = optimised(UPDATED(SGD, IN("lr") IN("m"), RATE), &(trn_opt_opts){.fuse = true, .fuse_task = "/job:worker/replica:0/task:0"}); /* placed elsewhere */
+    assert_string_equal(node_of(g, "y")->n.op, SGD);
+    trn_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -484,7 +532,7 @@ int main(void)
         cmocka_unit_test(simplifies),
         cmocka_unit_test(products_take_transposes),
         cmocka_unit_test(fuses_products),
-        cmocka_unit_test(fusion_keeps_the_rest),
+        cmocka_unit_test(fusion_keeps_the_rest), cmocka_unit_test(fuses_updates),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

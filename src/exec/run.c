@@ -18,7 +18,7 @@
 
 #define BUDGET 2048              /* nodes (and 256-byte pieces of input) that a loop thread runs before it hands over */
 #define EXPENSIVE_BYTES (32 << 10)
-#define STREAM_BYTES (2 << 20) /* what a loop thread that has time streams through itself, some 100 µs: what it received is in its core's cache, and nobody is woken */
+#define STREAM_BYTES (2 << 20) /* what a loop thread that has time streams through itself, 100 to 400 µs: what it received is in its core's cache, and nobody is woken */
 #define STACK_OUTS 8
 
 /* ---- jobs of this thread --------------------------------------------------------------------------------------- */

@@ -487,6 +487,70 @@ static void products_in_pieces(void **state)
     }
 }
 
+/* A piece for which there is no memory is done without: an update is never left half done. */
+static void products_without_memory(void **state)
+{
+    static const char *const faults[] = {"buf.new", "buf.new:1", "buf.new:2", "buf.new:3"};
+    static const int64_t sizes[][3] = {{300, 200, 33}, {200, 300, 33}};
+    for (size_t i = 0; i < 2 * TRN_COUNTOF(faults); i++) {
+        int64_t m = sizes[i % 2][0], n = sizes[i % 2][1], k = sizes[i % 2][2];
+        st *s = st_new();
+        s->step.api = &pieces_api;
+        trn_value v = zeros_of(s, m, n), out;
+        st_node *up = st_op(s, "_MatMulUpdate", "up");
+        st_str(s, up, "update", "ResourceApplyGradientDescent");
+        st_int(s, up, "num_vars", 1);
+        st_int(s, up, "num_args", 1);
+        st_bool(s, up, "transpose_a", true);
+        trn_value in[4] = {v, st_t(noise(k, m, 1)), st_t(noise(k, n, 2)), st_t(trn_tensor_f32(-1))};
+        ok(st_prepare(s, up));
+        trn_faults_set(faults[i / 2]);
+        trn_err err = st_run(s, up, in, 4, &out);
+        trn_faults_set(NULL);
+        ok(err);
+        trn_tensor *w = value_of(s, v, TRN_FLOAT);
+        const float *a = TRN_DATA(in[1].t, float), *b = TRN_DATA(in[2].t, float);
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t c = 0; c < n; c++) {
+                double sum = 0;
+                for (int64_t e = 0; e < k; e++)
+                    sum += (double)a[e * m + r] * (double)b[e * n + c];
+                if (!(fabs((double)TRN_DATA(w, float)[r * n + c] - sum) < 1e-5))
+                    fail_msg("%s: element %lld, %lld is %.9g, not %.9g", faults[i / 2], (long long)r, (long long)c, (double)TRN_DATA(w, float)[r * n + c], sum);
+            }
+        trn_tensor_unref(w);
+        for (int q = 0; q < 4; q++)
+            st_drop(in[q]);
+        st_free(s);
+    }
+}
+
+/* What the optimiser takes for an update that a product may be given to (graph/fuse_update.c), the kernel knows. */
+static void products_of_all_updates(void **state)
+{
+    int n = 0;
+    for (int i = 0; i < trn_op_count(); i++) {
+        const trn_opdef *d = trn_op_at(i);
+        if (strncmp(d->row->name, "ResourceApply", 13) != 0 || strcmp(d->row->name, "ResourceApplyAdagradDA") == 0) /* the one with a number that is not float */
+            continue;
+        st *s = st_new();
+        trn_value v = variable(s, false, 0, TRN_FLOAT), out, in[3] = {v, st_t(noise(3, 4, 1)), st_t(noise(4, 2, 2))};
+        st_node *up = st_op(s, "_MatMulUpdate", "up");
+        st_str(s, up, "update", d->row->name);
+        st_int(s, up, "num_vars", 1);
+        st_int(s, up, "num_args", 0);
+        trn_err err = st_run(s, up, in, 3, &out);
+        if (trn_err_code(err) != TRN_INVALID_ARGUMENT) /* each takes numbers, and says how many */
+            fail_msg("%s: %s", d->row->name, trn_err_msg(err));
+        trn_err_free(err);
+        for (int q = 0; q < 3; q++)
+            st_drop(in[q]);
+        st_free(s);
+        n++;
+    }
+    assert_true(n >= 17);
+}
+
 static void bad_products(void **state)
 {
     static const struct {
@@ -616,6 +680,8 @@ int main(void)
         cmocka_unit_test(like_tensorflow),
         cmocka_unit_test(products_like_tensorflow),
         cmocka_unit_test(products_in_pieces),
+        cmocka_unit_test(products_without_memory),
+        cmocka_unit_test(products_of_all_updates),
         cmocka_unit_test(bad_products),
         cmocka_unit_test(bad_inputs),
         cmocka_unit_test(crossed_locks),

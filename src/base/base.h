@@ -261,6 +261,27 @@ void trn_join_add(trn_join *j, int n); /* while at least one is pending */
 bool trn_join_done(trn_join *j, TRN_OWN trn_err err); /* true: that was the last one, the caller goes on */
 trn_err trn_join_fini(trn_join *j) TRN_MUST_USE; /* gives the error away */
 
+/* Work in pieces that is owed: [0, n) in pieces of `piece`. Whoever has time takes one, whoever needs it done takes part until it is. Nothing in it can fail.
+ * `over` runs once, on the thread with the last piece, before anybody learns that it is done. Counted; who calls a function has a reference. [any] */
+typedef struct trn_later {
+    void (*fn)(void *arg, int64_t begin, int64_t end);
+    void (*over)(void *arg);
+    void *arg;
+    int64_t n, piece;
+    _Atomic int64_t next, done;
+    _Atomic bool is_over;
+    _Atomic int refs;
+    trn_mutex mu;
+    pthread_cond_t ended;
+    struct trn_later *queued; /* behind this one, where it waits for a thread */
+} trn_later;
+trn_later *trn_later_new(int64_t n, int64_t piece, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg, void (*over)(void *arg));
+trn_later *trn_later_ref(trn_later *l);
+void trn_later_unref(trn_later *l);
+bool trn_later_piece(trn_later *l); /* false: all are taken */
+void trn_later_end(trn_later *l);   /* takes part, and returns when it is done */
+int trn_later_count(void);          /* of those in this process that are not */
+
 /* ---- metrics -------------------------------------------------------------------------------------------------- */
 
 /* Registered once, by name with Prometheus labels already in it ("rpc_calls_total{method=\"RunStep\"}"); the page is in obs/. */

@@ -63,6 +63,7 @@ typedef struct trn_run_opts {
     trn_value *args;      /* borrowed until done */
     trn_value *rets;      /* n_rets, zeroed by the caller; filled when done without error; caller unrefs */
     trn_trace *trace;     /* NULL: not traced */
+    bool may_owe;         /* nobody writes to `args` when it is done: kernels may leave updates for later */
 } trn_run_opts;
 /* [any] Never blocks. `done` runs exactly once, on any thread, maybe before this returns. The plan is referenced until then. */
 void trn_plan_run(trn_plan *p, const trn_run_opts *o, void (*done)(void *arg, TRN_OWN trn_err err), void *arg);

@@ -646,6 +646,12 @@ static void run_start(job *j)
     }
     for (int i = p->n_roots - 1; i >= 0; i--)
         trn_run__push(&w, &r->root, p->root[i], false);
+    if (!w.may_compute && trn_later_count()) { /* reading a variable may mean to finish its update first */
+        submit(r, p->env->pool, w.v, w.n, true);
+        if (w.v != w.first)
+            free(w.v);
+        return;
+    }
     sort_ready(&w, 0);
     work_on(&w);
 }
@@ -669,6 +675,15 @@ static void api_parallel_for(const trn_kctx *k, int64_t n, int64_t grain, void (
     else
         trn_pool_for(env->pool, n, grain, fn, arg);
 }
+
+/* A traced step does everything itself, so that the trace shows it. */
+static bool api_may_owe(const trn_kctx *k)
+{
+    const run *r = (const run *)k->step;
+    return r->may_owe && !r->trace && api_threads(k) > 1;
+}
+
+static void api_owe(const trn_kctx *k, trn_later *l) { trn_pool_later(((const run *)k->step)->plan->env->pool, l); }
 
 static trn_err api_check_path(const trn_kctx *k, const char *path)
 {
@@ -694,6 +709,8 @@ static const trn_step_api step_api = {
     .call_on = trn_exec__call_on,
     .parallel_for = api_parallel_for,
     .threads = api_threads,
+    .may_owe = api_may_owe,
+    .owe = api_owe,
     .check_path = api_check_path,
     .func = trn_exec__func,
     .graph = trn_exec__graph,
@@ -722,6 +739,7 @@ void trn_plan__run(trn_plan *p, const trn_run_opts *o, int depth, void (*done)(v
     r->done = done;
     r->arg = arg;
     r->trace = o->trace;
+    r->may_owe = o->may_owe;
     r->depth = depth;
     atomic_store_explicit(&r->active, 1, memory_order_relaxed);
     atomic_store_explicit(&r->stop, false, memory_order_relaxed);

@@ -66,6 +66,7 @@ struct run {
     void (*done)(void *arg, trn_err err);
     void *arg;
     trn_trace *trace;
+    bool may_owe;       /* trn_run_opts */
     int depth;          /* of function calls */
     _Atomic int active; /* threads that work on it + asynchronous kernels under way */
     _Atomic bool stop;  /* an error or a cancellation: nothing more starts */

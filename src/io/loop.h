@@ -57,4 +57,8 @@ bool trn_pool_here(const trn_pool *p);
 /* [any but loop] fn(arg, begin, end) over [0, n) in pieces of at least `grain`, on the caller and idle pool threads; returns when all are done. */
 void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg);
 
+/* [any] Takes a reference's worth of work that nobody waits for: threads that have nothing else to do take its pieces, at most half of them (one at least), so that
+ * whoever is about to bring something finds a free core. */
+void trn_pool_later(trn_pool *p, TRN_OWN trn_later *l);
+
 #endif

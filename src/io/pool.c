@@ -31,7 +31,7 @@ typedef struct worker {
     pthread_t thread;
     pthread_cond_t come;
     struct worker *next; /* of those that sleep */
-    uint64_t called_ns;  /* != 0: it was called then and is not here yet */
+    _Atomic uint64_t called_ns; /* != 0: it was called, or let others go first, then and is not here yet */
     pid_t tid;
     bool fetched;   /* sent away from a core; `cpus` is where it may be */
     cpu_set_t cpus;
@@ -46,6 +46,8 @@ struct trn_pool {
     task *ring; /* power of two */
     size_t cap, head, n;
     int slots; /* workers whose slot is full */
+    trn_later *owed, **owed_last; /* what nobody waits for */
+    int paying, pay_queued;       /* tasks for that, and those of them that are in the ring */
     worker *asleep; /* the last one to fall asleep first: its cache is the warmest */
     bool closing;
     _Atomic int called; /* workers that were called and are not here yet */
@@ -121,13 +123,24 @@ static inline void relax(void)
 #endif
 }
 
+/* Lets others have this core; while somebody does, whoever needs us may send us to another one (fetch). */
+static void offer_core(worker *w)
+{
+    trn_pool *p = w->pool;
+    atomic_store_explicit(&w->called_ns, trn_now_ns(), memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->called, 1, memory_order_relaxed);
+    sched_yield();
+    atomic_store_explicit(&w->called_ns, 0, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&p->called, 1, memory_order_relaxed);
+}
+
 /* Looks for a task without the lock, until then. */
 static void spin_idle(trn_pool *p, uint64_t until)
 {
     for (int i = 0; i < 64; i++, relax())
         if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
             return;
-    for (; trn_now_ns() < until; sched_yield())
+    for (; trn_now_ns() < until; offer_core(self))
         for (int i = 0; i < 32; i++, relax())
             if (atomic_load_explicit(&p->waiting, memory_order_relaxed))
                 return;
@@ -174,7 +187,8 @@ static void fetch(trn_pool *p)
     uint64_t now = trn_now_ns();
     for (int i = 0; i < p->n_workers; i++) {
         worker *w = &p->w[i];
-        if (!w->called_ns || w->fetched || now - w->called_ns < LATE_NS || sched_getaffinity(w->tid, sizeof w->cpus, &w->cpus) != 0)
+        uint64_t called = atomic_load_explicit(&w->called_ns, memory_order_relaxed);
+        if (!called || w->fetched || now < called + LATE_NS || sched_getaffinity(w->tid, sizeof w->cpus, &w->cpus) != 0)
             continue;
         cpu_set_t others = w->cpus;
         CPU_CLR(here, &others);
@@ -248,6 +262,7 @@ trn_err trn_pool_open(trn_pool **out, int threads, const char *name)
     trn_pool *p = trn_xalloc(sizeof *p + (size_t)threads * sizeof p->w[0]);
     trn_mutex_init(&p->mu, TRN_RANK_POOL);
     p->cap = 64;
+    p->owed_last = &p->owed;
     p->ring = trn_xalloc(p->cap * sizeof *p->ring);
     snprintf(p->name, sizeof p->name, "%s", name ? name : "pool");
     for (int i = 0; i < threads; i++) {
@@ -397,4 +412,67 @@ void trn_pool_for(trn_pool *p, int64_t n, int64_t grain, void (*fn)(void *, int6
         trn_unlock(&s->mu);
     }
     split_unref(s);
+}
+
+/* ---- what is owed --------------------------------------------------------------------------------------------- */
+
+static void pay(void *arg);
+
+/* Locked. */
+static void queue_pay(trn_pool *p)
+{
+    ring_push(p, (task){pay, p});
+    p->pay_queued++;
+    atomic_fetch_add_explicit(&p->waiting, 1, memory_order_relaxed);
+}
+
+/* Piece by piece, and behind whatever else there is to do. */
+static void pay(void *arg)
+{
+    trn_pool *p = arg;
+    for (bool first = true;; first = false) {
+        trn_lock(&p->mu);
+        p->pay_queued -= first;
+        trn_later *l = p->owed;
+        if (!l) {
+            p->paying--;
+            trn_unlock(&p->mu);
+            return;
+        }
+        if (p->n > (size_t)p->pay_queued || p->slots > 0) {
+            queue_pay(p);
+            trn_unlock(&p->mu);
+            return;
+        }
+        trn_later_ref(l);
+        trn_unlock(&p->mu);
+        if (!trn_later_piece(l)) {
+            trn_lock(&p->mu);
+            bool gone = p->owed != l;
+            if (!gone && !(p->owed = l->queued))
+                p->owed_last = &p->owed;
+            trn_unlock(&p->mu);
+            if (!gone)
+                trn_later_unref(l);
+        }
+        trn_later_unref(l);
+        offer_core(self); /* the answer's reader, or the next request's, may have been put behind us */
+    }
+}
+
+void trn_pool_later(trn_pool *p, trn_later *l)
+{
+    worker *called = NULL;
+    trn_lock(&p->mu);
+    l->queued = NULL;
+    *p->owed_last = l;
+    p->owed_last = &l->queued;
+    if (p->paying < TRN_MAX(p->n_workers / 2, 1)) {
+        p->paying++;
+        queue_pay(p);
+        called = call_one(p);
+    }
+    trn_unlock(&p->mu);
+    if (called)
+        pthread_cond_signal(&called->come);
 }

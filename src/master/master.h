@@ -56,6 +56,7 @@ typedef struct trn_step_req {
     const char *const *join_from, *const *join_to;
     int64_t timeout_ms; /* 0: the session's operation_timeout_in_ms, or none */
     bool trace, partition_graphs;
+    bool feeds_stay; /* nobody writes to them when the step is over */
 } trn_step_req;
 /* Filled when done without error. */
 typedef struct trn_step_result {

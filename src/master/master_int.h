@@ -107,6 +107,7 @@ typedef struct mstep_opts {
     trn_cancel *cancel; /* the client's, may be NULL */
     int64_t timeout_ms;
     bool trace;
+    bool may_owe; /* trn_run_opts */
     bool costs; /* RunMetadata.cost_graph from the times of this step */
     trn_sb *metadata;
     trn_wstep **step_out; /* partial runs: a reference to our half of the step */

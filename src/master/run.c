@@ -19,7 +19,7 @@ typedef struct run_job {
     built_graph *b;
     int n_feeds, n_fetches;
     int64_t timeout_ms;
-    bool trace;
+    bool trace, feeds_stay;
     trn_cancel *cancel;
     trn_step_result *out;
     trn_master_done done;
@@ -62,7 +62,7 @@ static void run_built(void *arg, trn_err err, built_graph *b)
     }
     int64_t run = atomic_fetch_add(&b->runs, 1) + 1;
     bool costs = j->s->cost_every > 0 && run > j->s->cost_after && (run - j->s->cost_after) % j->s->cost_every == 0;
-    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .costs = costs, .metadata = &j->out->metadata};
+    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .may_owe = j->feeds_stay, .costs = costs, .metadata = &j->out->metadata};
     trn_mstep_run(b, &o, run_over, j);
 }
 
@@ -105,6 +105,7 @@ void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_ste
     j->n_fetches = q->n_fetches;
     j->timeout_ms = q->timeout_ms > 0 ? q->timeout_ms : s->timeout_ms;
     j->trace = q->trace;
+    j->feeds_stay = q->feeds_stay;
     j->cancel = c ? trn_cancel_ref(c) : NULL;
     j->out = out;
     j->done = done;
@@ -202,6 +203,7 @@ void trn_master_run_callable(trn_master *m, const char *session, int64_t handle,
         q.join_to = trn_dup_names(a, c->q.join_to, (size_t)q.n_joins);
         q.session = session;
         q.feeds = feeds;
+        q.feeds_stay = true; /* they came in a message */
     }
     trn_unlock(&s->mu);
     trn_msession_unref(s);

@@ -331,7 +331,7 @@ void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, vo
     }
     if (b->plan) {
         trn_run_opts run = {.cancel = st->cancel, .n_args = b->partial ? 0 : b->n_feeds, .n_rets = b->partial ? 0 : b->n_fetches, .args = o->args, .rets = o->rets,
-                            .trace = st->trace};
+                            .trace = st->trace, .may_owe = o->may_owe};
         trn_wstep_run(st->wstep, b->plan, &run, own_part_done, st);
     }
     part_done(st, TRN_OK);

@@ -111,6 +111,13 @@ int trn_k_threads(const trn_kctx *k)
     return k->step && k->step->api && k->step->api->threads ? k->step->api->threads(k) : 1;
 }
 
+bool trn_k_may_owe(const trn_kctx *k)
+{
+    return k->step && k->step->api && k->step->api->may_owe && k->step->api->may_owe(k);
+}
+
+void trn_k_owe(const trn_kctx *k, trn_later *l) { k->step->api->owe(k, l); }
+
 void trn_k_done(trn_kctx *k, trn_err err)
 {
     k->step->api->done(k, err);

@@ -15,6 +15,8 @@ typedef struct trn_step_api {
     void (*call_on)(trn_kctx *k, const char *device, const trn_func_ref *f, trn_tensor *const *args, int n_args, trn_call_done done, void *arg);
     void (*parallel_for)(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg);
     int (*threads)(const trn_kctx *k);
+    bool (*may_owe)(const trn_kctx *k);
+    void (*owe)(const trn_kctx *k, TRN_OWN trn_later *l);
     trn_err (*check_path)(const trn_kctx *k, const char *path);
     trn_err (*func)(trn_func **out, trn_kctx *k, const trn_func_ref *f);
     trn_err (*graph)(trn_func **out, trn_kctx *k, const void *p, size_t n);
@@ -24,6 +26,10 @@ typedef struct trn_step_api {
     trn_host (*host)(const trn_kctx *k);
     trn_resmgr *(*step_resmgr)(const trn_kctx *k); /* makes step->step_resmgr when it is not there; [any] */
 } trn_step_api;
+
+/* Whether the kernel may end with a part of its work left to whoever needs what it makes (trn_var_owe); and giving that part to the pool, which has it done in time. */
+bool trn_k_may_owe(const trn_kctx *k);
+void trn_k_owe(const trn_kctx *k, TRN_OWN trn_later *l);
 
 /* Tests set it to see small tensors divided among threads, too. */
 extern int64_t trn_grain_cap;

@@ -21,8 +21,20 @@ bool trn_gemm(trn_dtype t, const trn_gemm_args *g);
 
 /* A piece of a divided product, while it is in the cache: rows from `row` and columns from `col` of the whole. */
 typedef void (*trn_gemm_then)(void *arg, const trn_gemm_args *piece, int64_t row, int64_t col);
-/* The whole product; m, n and k may be 0. Without `c` every piece is computed into memory of its own, which only `then` sees: nothing can go wrong
- * once the first piece has come. */
+/* The whole product, for trn_k_for or a trn_later: piece(job, begin, end) over [0, n), `grain` at least. m, n and k may be 0. Without `c` every piece is computed
+ * into memory of its own, which only `then` sees: nothing can go wrong then. */
+typedef struct trn_gemm_job {
+    trn_dtype t;
+    size_t size;
+    trn_gemm_args g;
+    trn_gemm_then then; /* NULL: nothing */
+    void *arg;
+    void (*piece)(void *job, int64_t begin, int64_t end);
+    int64_t n, grain;
+    _Atomic bool failed; /* no memory */
+} trn_gemm_job;
+void trn_gemm_divide(trn_gemm_job *j, const trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg);
+/* All of it now. */
 trn_err trn_gemm_divided(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg) TRN_MUST_USE;
 /* The product of two matrices, each read transposed when asked: strides, sizes and factors; `c` is left to the caller. INVALID_ARGUMENT when they do not fit. */
 trn_err trn_gemm_of(trn_gemm_args *g, const trn_tensor *a, const trn_tensor *b, bool ta, bool tb) TRN_MUST_USE;

@@ -7,15 +7,6 @@
 
 enum { PIECE_BYTES = 160 << 10 }; /* of a piece that is used up where it was made: some rows of tiles, well within a core's second cache (384 KiB: 4 % of an MLP's step slower) */
 
-typedef struct gemm_job {
-    trn_dtype t;
-    size_t size;
-    trn_gemm_args g;
-    trn_gemm_then then; /* NULL: nothing */
-    void *arg;
-    _Atomic bool failed;
-} gemm_job;
-
 TRN_SIMD static void add_f32(float *y, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -23,7 +14,7 @@ TRN_SIMD static void add_f32(float *y, const float *b, int64_t n)
 }
 
 /* Without memory for a piece: row by row, through what the stack has. */
-static void frugal_piece(const gemm_job *j, const trn_gemm_args *g, int64_t row, int64_t col)
+static void frugal_piece(const trn_gemm_job *j, const trn_gemm_args *g, int64_t row, int64_t col)
 {
     float few[64];
     for (int64_t r = 0; r < g->m; r++)
@@ -43,7 +34,7 @@ static void frugal_piece(const gemm_job *j, const trn_gemm_args *g, int64_t row,
         }
 }
 
-static void compute(gemm_job *j, trn_gemm_args g, int64_t row, int64_t col)
+static void compute(trn_gemm_job *j, trn_gemm_args g, int64_t row, int64_t col)
 {
     trn_buf *own = NULL;
     if (!g.c) {
@@ -71,7 +62,7 @@ static void compute(gemm_job *j, trn_gemm_args g, int64_t row, int64_t col)
 
 static void gemm_rows(void *arg, int64_t lo, int64_t hi)
 {
-    gemm_job *j = arg;
+    trn_gemm_job *j = arg;
     trn_gemm_args g = j->g;
     g.m = hi - lo;
     g.a = (const char *)g.a + (lo * g.ars) * (int64_t)j->size;
@@ -81,7 +72,7 @@ static void gemm_rows(void *arg, int64_t lo, int64_t hi)
 }
 static void gemm_cols(void *arg, int64_t lo, int64_t hi)
 {
-    gemm_job *j = arg;
+    trn_gemm_job *j = arg;
     trn_gemm_args g = j->g;
     g.n = hi - lo;
     g.b = (const char *)g.b + (lo * g.bcs) * (int64_t)j->size;
@@ -90,19 +81,25 @@ static void gemm_cols(void *arg, int64_t lo, int64_t hi)
     compute(j, g, 0, lo);
 }
 
-trn_err trn_gemm_divided(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg)
+void trn_gemm_divide(trn_gemm_job *j, const trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg)
 {
-    gemm_job j = {.t = t, .size = trn_dtype_size(t), .g = *g, .then = then, .arg = arg};
-    j.g.stream = !then;
-    if (g->m == 0 || g->n == 0)
-        return TRN_OK;
     /* Every piece packs the other matrix for itself, unless that lies in rows: few pieces, and a thread's waking up must be worth it. */
-    int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n, across = rows ? g->n : g->m;
+    int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n, across = TRN_MAX(rows ? g->n : g->m, (int64_t)1);
     int64_t least = 524288 / (TRN_MAX(g->k, (int64_t)1) * 2 * across) + 1, tile = rows ? 12 : 32, parts = threads * 2;
     int64_t grain = TRN_MAX(TRN_MAX(least, tile * 2), ((n + parts - 1) / parts + tile - 1) / tile * tile);
+    *j = (trn_gemm_job){.t = t, .size = trn_dtype_size(t), .g = *g, .then = then, .arg = arg, .piece = rows ? gemm_rows : gemm_cols};
+    j->g.stream = !then;
     if (!g->c) /* it must stay in the cache */
-        grain = TRN_MIN(grain, TRN_MAX(PIECE_BYTES / (across * (int64_t)j.size) / tile * tile, tile * 2));
-    trn_k_for(k, n, threads > 1 || !g->c ? grain : n, rows ? gemm_rows : gemm_cols, &j);
+        grain = TRN_MIN(grain, TRN_MAX(PIECE_BYTES / (across * (int64_t)j->size) / tile * tile, tile * 2));
+    j->n = g->m == 0 || g->n == 0 ? 0 : n;
+    j->grain = threads > 1 || !g->c ? grain : n;
+}
+
+trn_err trn_gemm_divided(trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg)
+{
+    trn_gemm_job j;
+    trn_gemm_divide(&j, k, t, g, then, arg);
+    trn_k_for(k, j.n, j.grain, j.piece, &j);
     return j.failed ? trn_err_oom() : TRN_OK;
 }
 

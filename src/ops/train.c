@@ -5,11 +5,13 @@
  * locked together. When somebody still reads the variable's old value, the rule writes the new one straight into new memory (or into the
  * gradient's, if nobody else needs that): no copy first. A sparse update touches the rows it names and nothing else, in the order given.
  * Half and bfloat16 are widened block by block and rounded once per update. */
+#include "op/kctx.h"
 #include "op/registry.h"
 #include "ops/gemm.h"
 #include "ops/state.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { NESTEROV = 1, UPDATE_SLOTS = 2, LINEAR_BY_LR = 4 };
 
@@ -307,14 +309,54 @@ static void update_piece(void *arg, const trn_gemm_args *g, int64_t row, int64_t
         run_rule(&u, (row + r) * p->columns + col, r * g->ldc, whole ? g->m * g->n : g->n);
 }
 
-static trn_err product_locked(product_update *p, trn_kctx *k, const trn_gemm_args *g)
+/* The same left for later: what it reads stays until it is done, what it writes is the variables' (which end it before they let go of that). */
+typedef struct owed_product {
+    trn_gemm_job job;
+    product_update p;
+    trn_tensor *a, *b, *old;
+} owed_product;
+
+static void product_paid(void *arg)
 {
-    update *u = &p->u;
+    owed_product *o = TRN_CONTAINER(arg, owed_product, job);
+    trn_tensor_unref(o->a);
+    trn_tensor_unref(o->b);
+    trn_tensor_unref(o->old);
+    free(o);
+}
+
+static trn_later *owe_product(product_update *p, const trn_kctx *k, const trn_gemm_args *g, trn_tensor *now)
+{
+    trn_vars *v = &p->u.vars;
+    owed_product *o = trn_xalloc(sizeof *o);
+    o->p = *p;
+    o->a = trn_tensor_ref(k->in[v->n].t);
+    o->b = trn_tensor_ref(k->in[v->n + 1].t);
+    trn_vars_set_next(v, 0, now);
+    o->old = v->old[0];
+    v->old[0] = NULL;
+    trn_gemm_divide(&o->job, k, TRN_FLOAT, g, update_piece, &o->p);
+    trn_later *l = trn_later_new(o->job.n, o->job.grain, o->job.piece, &o->job, product_paid);
+    for (int i = 0; i < v->n; i++)
+        if (!v->v[i]->owed)
+            trn_var_owe(v->v[i], trn_later_ref(l));
+    return l;
+}
+
+#define OWED_WORK (8 << 20) /* multiplications that are worth a thread's waking up */
+
+/* *owed: the rest of it, which the caller gives to the pool when it has let the variables go. */
+static trn_err product_locked(product_update *p, trn_kctx *k, const trn_gemm_args *g, trn_later **owed)
+{
     trn_tensor *now;
-    TRN_TRY(begin_dense(&now, u, k, &(trn_shape){.rank = 2, .dim = {g->m, g->n}}));
+    TRN_TRY(begin_dense(&now, &p->u, k, &(trn_shape){.rank = 2, .dim = {g->m, g->n}}));
     p->columns = g->n;
+    if (g->m * g->n >= OWED_WORK / TRN_MAX(g->k, (int64_t)1) && trn_k_may_owe(k)) {
+        *owed = owe_product(p, k, g, now);
+        return TRN_OK;
+    }
     trn_err err = trn_gemm_divided(k, TRN_FLOAT, g, update_piece, p);
-    trn_vars_set_next(&u->vars, 0, now);
+    trn_vars_set_next(&p->u.vars, 0, now);
     return err;
 }
 
@@ -399,7 +441,11 @@ static trn_err k_product_update(trn_kctx *k)
         u->vars = (trn_vars){0};
         return product_first(u, k, &g, n_vars);
     }
-    return trn_vars_done(&u->vars, k, product_locked(&p, k, &g));
+    trn_later *owed = NULL;
+    trn_err err = trn_vars_done(&u->vars, k, product_locked(&p, k, &g, &owed));
+    if (owed)
+        trn_k_owe(k, owed);
+    return err;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------------- */

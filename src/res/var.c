@@ -2,9 +2,20 @@
 
 #include <stdlib.h>
 
+/* Locked, or nobody else has it. */
+static void settle(trn_var *v)
+{
+    if (TRN_LIKELY(!v->owed))
+        return;
+    trn_later_end(v->owed);
+    trn_later_unref(v->owed);
+    v->owed = NULL;
+}
+
 static void var_free(trn_resource *r)
 {
     trn_var *v = (trn_var *)r;
+    settle(v);
     trn_tensor_unref(v->value);
     trn_mutex_fini(&v->mu);
     pthread_cond_destroy(&v->turn);
@@ -95,7 +106,10 @@ void trn_var_lock(trn_var *v)
         atomic_store_explicit(&v->crowded, TRN_VAR_CROWDED, memory_order_relaxed);
     if (v->sharing)
         wait_alone(v);
+    settle(v);
 }
+
+void trn_var_owe(trn_var *v, trn_later *l) { v->owed = l; }
 
 void trn_var_unlock(trn_var *v)
 {
@@ -113,10 +127,12 @@ trn_err trn_var_share(trn_var *v, bool write)
     while (v->waiting)
         pthread_cond_wait(&v->turn, &v->mu.m);
     v->stalled--;
+    settle(v);
     if (!v->value) {
         err = trn_errorf(TRN_FAILED_PRECONDITION, "Attempting to use uninitialized value %s", v->name);
     } else if (write && !trn_tensor_sole(v->value)) {
         wait_alone(v);
+        settle(v); /* whoever had it meanwhile may owe something */
         trn_tensor *mine;
         err = trn_var_writable(&mine, v);
     }

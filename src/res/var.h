@@ -30,6 +30,7 @@ struct trn_var {
     trn_dtype dtype;
     trn_shape shape;  /* declared; maybe partial */
     trn_tensor *value; /* NULL: not initialised */
+    trn_later *owed;  /* an update that is still to be made to `value`; NULL: none */
     char *name;       /* for messages */
     _Atomic int crowded; /* somebody had to wait for the lock: so many updates are kept short */
     bool is_init;     /* resource variables: assigned once; ref variables: value != NULL */
@@ -39,8 +40,10 @@ extern const trn_restype trn_var_type;    /* "Var": TensorFlow's type name */
 extern const trn_restype trn_refvar_type; /* reference variables: the same struct, but not found under the name of a resource variable */
 trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_shape *shape) TRN_MUST_USE;
 #define TRN_VAR_CROWDED 1000
-/* To have it alone. `mu` is held in between. */
+/* To have it alone, with all updates made. `mu` is held in between. */
 void trn_var_lock(trn_var *v);
+/* Locked: the rest of an update, which nobody sees the variable without. `value` is what it writes to. */
+void trn_var_owe(trn_var *v, TRN_OWN trn_later *l);
 void trn_var_unlock(trn_var *v);
 /* To touch rows of it; `write`: the value is made safe to write first, by a copy when somebody holds it. Several variables: in address order.
  * FAILED_PRECONDITION when it has no value. `mu` is not held afterwards. */

@@ -232,6 +232,12 @@ static trn_err t_tiny(trn_kctx *k)
     return TRN_OK;
 }
 
+static trn_err t_may_owe(trn_kctx *k)
+{
+    trn_out_set(k, 0, trn_tensor_f32(trn_k_may_owe(k)));
+    return TRN_OK;
+}
+
 #define SAME "x:T -> y:T; T:f32"
 static const trn_op rows[] = {
     {"TestAdd", "x:T, y:T -> z:T; T:f32", trn_sh_same, t_add, 0},
@@ -241,6 +247,7 @@ static const trn_op rows[] = {
     {"TestPlain", SAME, trn_sh_same, t_where, 0},
     {"TestHeavy", SAME, trn_sh_same, t_where, TRN_OP_HEAVY},
     {"TestStream", SAME, trn_sh_same, t_where, TRN_OP_STREAM},
+    {"TestMayOwe", SAME, trn_sh_same, t_may_owe, 0},
     {"TestGrow", SAME, trn_sh_unknown, t_grow, 0},
     {"TestDisk", SAME, trn_sh_same, t_where, TRN_OP_DISK},
     {"TestFail", SAME ", code:int=3", trn_sh_same, t_fail, 0},
@@ -496,6 +503,53 @@ static void which_thread(void **state)
     assert_int_equal(on_disk, 1);
     trn_tensor_unref(rets[0].t);
     trn_tensor_unref(args[0].t);
+    trn_plan_unref(p);
+    trn_loop_close(loop);
+}
+
+static void nothing(void *arg) { (void)arg; }
+static void no_piece(void *arg, int64_t begin, int64_t end) { (void)arg, (void)begin, (void)end; }
+
+/* Kernels may leave work only where nobody touches what was fed, and in sight of nobody. While some is left, runs do not start on a loop: what they read may cost. */
+static void owing(void **state)
+{
+    trn_graph *g = trn_graph_new(NULL);
+    ret(g, 0, op1(g, "TestMayOwe", "s", arg(g, 0)));
+    trn_plan *p = plan_of(g);
+    trn_trace *trace = trn_xalloc(sizeof *trace);
+    trn_mutex_init(&trace->mu, TRN_RANK_LEAF);
+    for (int i = 0; i < 4; i++) {
+        trn_value args[1] = {{.t = trn_tensor_f32(1)}}, rets[1] = {0};
+        env.intra = i == 3;
+        assert_ok(run_opts(p, (trn_run_opts){.n_args = 1, .args = args, .n_rets = 1, .rets = rets, .may_owe = i != 0, .trace = i == 1 ? trace : NULL}));
+        env.intra = 0;
+        assert_int_equal(*TRN_DATA(rets[0].t, float), i == 2); /* one thread would only put it off */
+        trn_tensor_unref(rets[0].t);
+        trn_tensor_unref(args[0].t);
+    }
+    trn_mutex_fini(&trace->mu);
+    free(trace->v);
+    free(trace);
+    trn_plan_unref(p);
+
+    trn_loop *loop;
+    assert_ok(trn_loop_open(&loop, "test"));
+    g = trn_graph_new(NULL);
+    ret(g, 0, op1(g, "TestCheap", "c", op1(g, "TestPlain", "p", arg(g, 0))));
+    p = plan_of(g);
+    for (int left = 0; left < 2; left++) {
+        trn_later *l = left ? trn_later_new(1, 1, no_piece, NULL, nothing) : NULL;
+        trn_value args[1] = {{.t = trn_tensor_f32(1)}}, rets[1] = {0};
+        on_loop = on_pool = 0;
+        assert_ok(run_on_loop(loop, p, (trn_run_opts){.n_args = 1, .args = args, .n_rets = 1, .rets = rets}));
+        assert_int_equal(on_loop, left ? 0 : 2);
+        assert_int_equal(on_pool, left ? 2 : 0);
+        trn_tensor_unref(rets[0].t);
+        trn_tensor_unref(args[0].t);
+        if (l)
+            trn_later_end(l);
+        trn_later_unref(l);
+    }
     trn_plan_unref(p);
     trn_loop_close(loop);
 }
@@ -1265,7 +1319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(straight), T(diamond_and_args), T(control_edges), T(in_place_forwarding), T(references), T(reads_see_ordered_updates), T(states), T(parallel_for_works), T(subnormal_numbers_are_zero),
-        T(which_thread), T(streams_where_it_arrived), T(large_results_leave_the_loop), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
+        T(which_thread), T(owing), T(streams_where_it_arrived), T(large_results_leave_the_loop), T(leaves_the_loop_thread), T(asynchronous), T(long_chain), T(thousand_runs), T(random_graphs), T(switch_and_merge),
         T(dead_things), T(merge_takes_the_first), T(switch_n), T(loops), T(nested_loops), T(dead_loop), T(errors_in_loops), T(malformed_frames),
         T(send_and_recv), T(keys_in_loops), T(errors), T(cancelled_from_outside), T(cancel_a_busy_run), T(storm), T(tracing), T(eval),
     };

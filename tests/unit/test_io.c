@@ -382,6 +382,98 @@ static void pool_for_covers_all_once(void **state)
     trn_pool_close(p);
 }
 
+typedef struct owed_job {
+    uint8_t hit[1000];
+    _Atomic int over, threads, most, slow;
+} owed_job;
+static void owed_piece(void *arg, int64_t begin, int64_t end)
+{
+    owed_job *o = arg;
+    int n = atomic_fetch_add(&o->threads, 1) + 1;
+    if (n > atomic_load(&o->most))
+        atomic_store(&o->most, n);
+    for (int64_t i = begin; i < end; i++)
+        o->hit[i]++;
+    if (atomic_load(&o->slow))
+        usleep(1000);
+    atomic_fetch_sub(&o->threads, 1);
+}
+static void owed_over(void *arg)
+{
+    owed_job *o = arg;
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(o->hit[i], 1);
+    atomic_fetch_add(&o->over, 1);
+}
+static void *end_it(void *arg)
+{
+    trn_later_end(arg);
+    return NULL;
+}
+
+/* Everything once, by the pool alone, by several who need it at once, or by both; `over` once and before anybody goes on. */
+static void what_is_owed_is_done_once(void **state)
+{
+    (void)state;
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 4, "test"));
+    for (int turn = 0; turn < 200; turn++) {
+        owed_job o[3] = {0};
+        trn_later *l[3];
+        for (int i = 0; i < 3; i++) {
+            l[i] = trn_later_new(1000, 1 + turn % 7 * 13, owed_piece, &o[i], owed_over);
+            if (turn % 3)
+                trn_pool_later(p, trn_later_ref(l[i]));
+        }
+        pthread_t t[3];
+        for (int i = 0; i < 3; i++)
+            pthread_create(&t[i], NULL, end_it, l[turn % 2 ? i : 0]);
+        for (int i = 2; i >= 0; i--) {
+            trn_later_end(l[i]);
+            assert_int_equal(o[i].over, 1);
+        }
+        for (int i = 0; i < 3; i++)
+            pthread_join(t[i], NULL);
+        for (int i = 0; i < 3; i++)
+            trn_later_unref(l[i]);
+    }
+    assert_int_equal(trn_later_count(), 0);
+    /* Nobody needs it: half of the threads, and closing waits for it. */
+    static owed_job o;
+    o.slow = 1;
+    trn_pool_later(p, trn_later_new(1000, 10, owed_piece, &o, owed_over));
+    assert_int_equal(trn_later_count(), 1);
+    static owed_job o2;
+    trn_pool_later(p, trn_later_new(1000, 10, owed_piece, &o2, owed_over));
+    trn_pool_close(p);
+    assert_int_equal(o.over + o2.over, 2);
+    assert_true(o.most <= 2);
+    assert_int_equal(trn_later_count(), 0);
+}
+
+static void note_time(void *arg) { *(uint64_t *)arg = trn_now_ns(); }
+
+/* A single thread leaves it for what somebody waits for. */
+static void what_is_owed_comes_last(void **state)
+{
+    (void)state;
+    trn_pool *p;
+    assert_null(trn_pool_open(&p, 1, "test"));
+    owed_job o = {.slow = 1};
+    trn_later *l = trn_later_new(1000, 1, owed_piece, &o, owed_over); /* a second's worth */
+    trn_pool_later(p, trn_later_ref(l));
+    usleep(20000);
+    uint64_t ran = 0;
+    trn_pool_submit(p, note_time, &ran);
+    usleep(100000);
+    assert_int_equal(o.over, 0);
+    atomic_store(&o.slow, 0);
+    trn_later_end(l);
+    trn_pool_close(p);
+    assert_true(ran != 0);
+    trn_later_unref(l);
+}
+
 typedef struct pieces {
     pthread_mutex_t mu;
     int64_t size[200]; /* by where it begins */
@@ -858,7 +950,7 @@ int main(void)
         cmocka_unit_test(posts_run_in_order),       cmocka_unit_test(close_runs_what_was_posted),
         cmocka_unit_test(timers_fire_in_order),     cmocka_unit_test(stopped_watch_is_silent),
         cmocka_unit_test(pool_runs_everything),     cmocka_unit_test(pool_slot_can_be_stolen),
-        cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(pieces_grow_smaller), cmocka_unit_test(addresses_are_split),
+        cmocka_unit_test(late_helpers_are_fetched), cmocka_unit_test(pool_for_covers_all_once), cmocka_unit_test(pieces_grow_smaller), cmocka_unit_test(what_is_owed_is_done_once), cmocka_unit_test(what_is_owed_comes_last), cmocka_unit_test(addresses_are_split),
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(the_last_post_is_run_by_its_poster), cmocka_unit_test(last_posts_of_many),

@@ -487,6 +487,73 @@ static void products_in_pieces(void **state)
     }
 }
 
+static bool may_owe(const trn_kctx *k) { return true; }
+static trn_later *kept;
+static void keep(const trn_kctx *k, trn_later *l) { kept = l; }
+static const trn_step_api owing_api = {.parallel_for = in_pieces, .threads = two_threads, .may_owe = may_owe, .owe = keep};
+
+/* The kernel ends with nothing done; whoever comes to the variable next, or to a slot, finds everything done. `held`: somebody has the old value, which stays as it was. */
+static void products_are_owed(void **state)
+{
+    enum { READ, UPDATE, ROWS, DROP, WAYS };
+    for (int way = 0; way < 2 * WAYS; way++) {
+        bool held = way >= WAYS;
+        st *s = st_new();
+        s->step.api = &owing_api;
+        int64_t m = 500, n = 300, k = 100;
+        trn_value v = zeros_of(s, m, n), out;
+        st_node *up = st_op(s, "_MatMulUpdate", "up"), *mul = st_op(s, "MatMul", "mul"), *gather = st_op(s, "ResourceGather", "rows");
+        st_str(s, up, "update", "ResourceApplyGradientDescent");
+        st_int(s, up, "num_vars", 1);
+        st_int(s, up, "num_args", 1);
+        st_bool(s, up, "transpose_a", true);
+        st_bool(s, mul, "transpose_a", true);
+        st_type(s, mul, "T", TRN_FLOAT);
+        st_type(s, gather, "dtype", TRN_FLOAT);
+        st_type(s, gather, "Tindices", TRN_INT32);
+        trn_tensor *was = held ? value_of(s, v, TRN_FLOAT) : NULL;
+        trn_value a = st_t(noise(k, m, 1)), b = st_t(noise(k, n, 2)), ab[2] = {a, b}, in[4] = {v, a, b, st_t(trn_tensor_f32(-1))};
+        kept = NULL;
+        ok(st_run(s, up, in, 4, &out));
+        assert_non_null(kept);
+        assert_int_equal(trn_later_count(), 1);
+        assert_int_equal(kept->next, 0);
+        if (way % WAYS == UPDATE) {
+            trn_later *first = kept;
+            ok(st_run(s, up, in, 4, &out));
+            assert_int_equal(first->done, m);
+            assert_true(kept != first);
+            assert_int_equal(trn_later_count(), 1);
+            trn_later_unref(first);
+        }
+        if (way % WAYS == ROWS) {
+            trn_value at[2] = {v, st_t(trn_tensor_from(TRN_INT32, 1, (int64_t[]){1}, (int32_t[]){499}))};
+            ok(st_run(s, gather, at, 2, &out));
+            assert_int_equal(kept->done, m);
+            st_drop(out);
+            st_drop(at[1]);
+        }
+        if (way % WAYS != DROP) {
+            ok(st_run(s, mul, ab, 2, &out));
+            trn_tensor *w = value_of(s, v, TRN_FLOAT);
+            float times = way % WAYS == UPDATE ? 2 : 1;
+            for (int64_t e = 0; e < w->count; e++)
+                assert_true(TRN_DATA(w, float)[e] == times * TRN_DATA(out.t, float)[e]);
+            trn_tensor_unref(w);
+            st_drop(out);
+            assert_int_equal(trn_later_count(), 0);
+        }
+        for (int64_t e = 0; was && e < was->count; e++)
+            assert_true(TRN_DATA(was, float)[e] == 0);
+        trn_tensor_unref(was);
+        for (int q = 0; q < 4; q++)
+            st_drop(in[q]);
+        st_free(s);
+        assert_int_equal(trn_later_count(), 0); /* a variable that goes does what is left: its slots may stay */
+        trn_later_unref(kept);
+    }
+}
+
 /* A piece for which there is no memory is done without: an update is never left half done. */
 static void products_without_memory(void **state)
 {
@@ -681,6 +748,7 @@ int main(void)
         cmocka_unit_test(products_like_tensorflow),
         cmocka_unit_test(products_in_pieces),
         cmocka_unit_test(products_without_memory),
+        cmocka_unit_test(products_are_owed),
         cmocka_unit_test(products_of_all_updates),
         cmocka_unit_test(bad_products),
         cmocka_unit_test(bad_inputs),

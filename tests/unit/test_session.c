@@ -130,6 +130,51 @@ static void test_steps(void **state)
     assert_string_equal(trn_version(), TRAINERA_VERSION);
 }
 
+/* What was fed is the program's again when a step is over, in process too: no update that reads it is put off. */
+static void test_feeds_are_given_back(void **state)
+{
+#define F32(key) " attr { key: '" key "' value { type: DT_FLOAT } }"
+    static const char train[] =
+        "node { name: 'w' op: 'VarHandleOp' " WORKER F32("dtype") " attr { key: 'shape' value { shape { dim { size: 500 } dim { size: 400 } } } } }"
+        "node { name: 'a' op: 'Placeholder' " WORKER F32("dtype") " }"
+        "node { name: 'b' op: 'Placeholder' " WORKER F32("dtype") " }"
+        "node { name: 'dims' op: 'Const' " WORKER " attr { key: 'dtype' value { type: DT_INT32 } } attr { key: 'value' value { tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 500 int_val: 400 } } } }"
+        "node { name: 'none' op: 'Const' " WORKER F32("dtype") " attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape { } float_val: 0 } } } }"
+        "node { name: 'rate' op: 'Const' " WORKER F32("dtype") " attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape { } float_val: -1 } } } }"
+        "node { name: 'zeros' op: 'Fill' input: 'dims' input: 'none' " WORKER F32("T") " }"
+        "node { name: 'clear' op: 'AssignVariableOp' input: 'w' input: 'zeros' " WORKER F32("dtype") " }"
+        "node { name: 'grad' op: 'MatMul' input: 'a' input: 'b' " WORKER F32("T") " attr { key: 'transpose_a' value { b: true } } }"
+        "node { name: 'train' op: 'ResourceApplyGradientDescent' input: 'w' input: 'rate' input: 'grad' " WORKER F32("T") " }"
+        "node { name: 'read' op: 'ReadVariableOp' input: 'w' " WORKER F32("dtype") " }";
+    for (int over = 0; over < 2; over++) {
+        trn_session *s = open_on(*state, 0, over);
+        ok(trn_session_extend_text(s, train));
+        run_target(s, "clear");
+        const char *names[] = {"a", "b"}, *target = "train", *read = "read:0";
+        trn_tensor *feeds[2], *w;
+        ok(trn_tensor_new(&feeds[0], TRN_FLOAT, &(trn_shape){.rank = 2, .dim = {100, 500}}));
+        ok(trn_tensor_new(&feeds[1], TRN_FLOAT, &(trn_shape){.rank = 2, .dim = {100, 400}}));
+        float *a = trn_tensor_data_mut(feeds[0]), *b = trn_tensor_data_mut(feeds[1]);
+        for (int step = 1; step <= 20; step++) {
+            for (int i = 0; i < 50000; i++)
+                a[i] = 1;
+            for (int i = 0; i < 40000; i++)
+                b[i] = 2;
+            ok(trn_session_run(s, &(trn_run){.feed_names = names, .feeds = feeds, .n_feeds = 2, .targets = &target, .n_targets = 1}));
+            memset(a, 0, 200000);
+            memset(b, 0, 160000);
+            ok(trn_session_run(s, &(trn_run){.fetches = &read, .n_fetches = 1, .out = &w}));
+            const float *x = trn_tensor_data(w);
+            for (int i = 0; i < 200000; i++)
+                assert_true(x[i] == 200.f * (float)step);
+            trn_tensor_unref(w);
+        }
+        trn_tensor_unref(feeds[0]);
+        trn_tensor_unref(feeds[1]);
+        ok(trn_session_close(s));
+    }
+}
+
 static void test_shared_by_name(void **state)
 {
     trn_session *a = open_on(*state, 0, 0), *b = open_on(*state, 1, 1);
@@ -405,7 +450,7 @@ static void test_push_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),   cmocka_unit_test(test_shared_by_name), cmocka_unit_test(test_errors),      cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_steps),   cmocka_unit_test(test_feeds_are_given_back), cmocka_unit_test(test_shared_by_name), cmocka_unit_test(test_errors),      cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_partial), cmocka_unit_test(test_devices),        cmocka_unit_test(test_many_at_once), cmocka_unit_test(test_server_ends),
         cmocka_unit_test(test_lost_ps), cmocka_unit_test(test_reset_under_blocked),
         cmocka_unit_test(test_pushed),  cmocka_unit_test(test_push_lost),

@@ -61,6 +61,25 @@ static void random_gamma(trn_grad_ctx *c)
     trn_grad_set(c, last, TRN_GE(c, "(Sum (Mul d (RandomGammaGrad $0 o)) (Range #0 $1 #1))", alpha, lead));
 }
 
+/* The same between bounds: with P the share of the samples below one, which is kept away from 0 and 1. Samples end with the shape of the parameters. */
+static void truncated_normal(trn_grad_ctx *c)
+{
+#define BELOW(x) "(Mul 0.5 (Erfc (Mul -0.7071067811865476 " x ")))"
+#define MOVES(bound, share) "(SumTo (Mul d (Exp (AddV2 (Mul 0.5 (Sub (Square $0) (Square " bound "))) " share "))) $3)"
+    trn_dtype t = trn_g_type(c, IN(2));
+    trn_out x = TRN_GE(c, "(RealDiv (Sub o $0) $1)", IN(2), IN(3)), lo = TRN_GE(c, "(RealDiv (Sub $0 $1) $2)", IN(4), IN(2), IN(3)),
+            hi = TRN_GE(c, "(RealDiv (Sub $0 $1) $2)", IN(5), IN(2), IN(3));
+    trn_grad_set(c, 2, TRN_GE(c, "(SumTo d $0)", IN(2)));
+    trn_grad_set(c, 3, TRN_GE(c, "(SumTo (Mul d $0) $1)", x, IN(3)));
+    if (!trn_grad_wanted(c, 4) && !trn_grad_wanted(c, 5))
+        return;
+    trn_out least = trn_g_num(c, t, t == TRN_DOUBLE ? 2.2250738585072014e-308 : 1.17549435e-38), most = trn_g_num(c, t, 1 - (t == TRN_DOUBLE ? 2.220446049250313e-16 : 1.1920929e-07));
+    trn_out share = TRN_GE(c, "(RealDiv (Sub " BELOW("$0") " " BELOW("$1") ") (Sub " BELOW("$2") " " BELOW("$1") "))", x, lo, hi);
+    share = TRN_GE(c, "(Maximum (Minimum $0 $1) $2)", share, most, least);
+    trn_grad_set(c, 4, TRN_GE(c, MOVES("$1", "(Log1p (Neg $2))"), x, lo, share, IN(4)));
+    trn_grad_set(c, 5, TRN_GE(c, MOVES("$1", "(Log $2)"), x, hi, share, IN(5)));
+}
+
 const trn_grad_row trn_grads_special[] = {
     {"AccumulateNV2", .fn = to_all},
     {"BesselI0", {"(Mul d (BesselI1 x))"}},
@@ -93,6 +112,7 @@ const trn_grad_row trn_grads_special[] = {
     {"NextAfter", {"d", NULL}, TRN_GRAD_SPREADS},
     {"Polygamma", {NULL, "(Mul d (Polygamma (AddV2 x 1) y))"}, TRN_GRAD_SPREADS},
     {"RandomGamma", .fn = random_gamma},
+    {"StatelessParameterizedTruncatedNormal", .fn = truncated_normal},
     {"StatelessRandomGammaV2", .fn = random_gamma},
     {"StatelessRandomGammaV3", .fn = random_gamma},
     {"Spence", {"(Mul d (SelectV2 (Equal x (OnesLike x)) -1 (RealDiv (Log x) (Sub 1 x))))"}},

@@ -25,6 +25,8 @@ typedef enum trn_random_dist { TRN_RANDOM_UNIFORM, TRN_RANDOM_NORMAL, TRN_RANDOM
 void trn_random_fill(trn_kctx *k, trn_tensor *t, trn_philox gen, trn_random_dist kind, uint64_t lo, uint64_t range);
 /* Inputs minval and maxval at `at` and behind it. */
 trn_err trn_random_int_range(uint64_t *lo, uint64_t *range, const trn_kctx *k, int at) TRN_MUST_USE;
+/* How many samples of each parameter a shape has room for that ends with the parameters' shape. */
+trn_err trn_random_samples_of_each(int64_t *out, const trn_shape *s, const trn_shape *end) TRN_MUST_USE;
 double trn_random_real(const trn_tensor *t, int64_t i);
 
 enum { TRN_RANDOM_RESERVED = 256 }; /* blocks that TensorFlow sets aside per output */

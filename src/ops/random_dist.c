@@ -243,7 +243,7 @@ static void coins_piece(void *arg, int64_t begin, int64_t end)
 }
 
 /* Is `end` the end of `s`? How many samples of each, then. */
-static trn_err samples_of_each(int64_t *out, const trn_shape *s, const trn_shape *end)
+trn_err trn_random_samples_of_each(int64_t *out, const trn_shape *s, const trn_shape *end)
 {
     bool ends = s->rank >= end->rank;
     for (int i = 0; ends && i < end->rank; i++)
@@ -266,7 +266,7 @@ static trn_err binomial(trn_kctx *k, bool variable)
     TRN_TRY(trn_bcast_make(&b, &s.counts->shape, &s.probs->shape));
     trn_shape shape;
     TRN_TRY(trn_shape_from(&shape, trn_in(k, at), false));
-    TRN_TRY(samples_of_each(&s.per_batch, &shape, &b.out));
+    TRN_TRY(trn_random_samples_of_each(&s.per_batch, &shape, &b.out));
     s.at = &b;
     TRN_TRY(trn_out_new(&s.out, k, 0, k->node->out_types[0], &shape));
     s.batches = s.per_batch ? s.out->count / s.per_batch : 0;
@@ -327,7 +327,7 @@ static trn_err stateless(trn_kctx *k, bool keyed, void (*piece)(void *, int64_t,
     TRN_TRY(trn_out_new(&s.out, k, 0, k->node->out_types[0], &shape));
     if (s.out->count == 0)
         return TRN_OK;
-    TRN_TRY(samples_of_each(&s.per_param, &shape, &s.param->shape));
+    TRN_TRY(trn_random_samples_of_each(&s.per_param, &shape, &s.param->shape));
     return sample(k, &s, piece);
 }
 static trn_err stateless_gamma(trn_kctx *k) { return stateless(k, false, gamma_piece); }

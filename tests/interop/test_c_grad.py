@@ -446,6 +446,14 @@ def gamma_samples():
     return [tf.reduce_sum(tf.square(x) * tf.constant(data(2, 4, 1, 3)))], [a], None
 
 
+@model
+def truncated_samples():
+    m, s = var("m", 2, 1), tf.exp(var("s", 3))
+    lo, hi = tf.constant([-1.0, 0.5, -np.inf]) + 0.1 * tf.square(var("lo", 3)), tf.constant([[2.0], [3.0]]) + tf.square(var("hi", 2, 1))
+    x = tf.random.stateless_parameterized_truncated_normal([4, 2, 3], [5, 6], m, s, lo, hi)
+    return [tf.reduce_sum(tf.square(x) * tf.constant(data(4, 2, 3)))], tf.trainable_variables(), None
+
+
 def v2(fn):
     """Built with control flow as functional ops (If, While)."""
     fn.v2 = True

@@ -88,6 +88,16 @@ def cases_distributions(rng, quick):
                 for n in (1, 7, 400):
                     yield C("StatelessRandomBinomial", [shape(s), seed, np.array(n, t), np.array([0.01, 0.3, 0.5, 0.8, 1], t)], dtype=o, tol=0)
         yield C("StatelessRandomPoisson", [shape(s), seed, np.array([1, 2, 30, 4, 5])], dtype=tf.int64, tol=0)
+    for t in (np.float32, np.float64):  # few enough for TensorFlow to have one thread do it
+        for lo, hi in ((-2, 2), (3, np.inf), (-np.inf, -3), (1, 1.25), (2, 1), (-np.inf, np.inf)):
+            for s in ((30,), (0,), ()):
+                yield C("StatelessParameterizedTruncatedNormal", [shape(s), seed, *(np.array(v, t) for v in (0.5, 1.5, lo, hi))], tol=0)
+        each = [np.array([[0.0], [3.0]], t), np.array([1, 2, 0.5], t), np.array(-1, t), np.array([2, np.inf, 4], t)]
+        for s in ((2, 3), (6, 2, 3), (2, 2, 2, 3), (0, 2, 3), (3, 2), (3,)):
+            yield C("StatelessParameterizedTruncatedNormal", [shape(s, np.int64), seed, *each], tol=0)
+        yield C("StatelessParameterizedTruncatedNormal", [shape((2, 3)), np.array([1, 2, 3]), *each], tol=0)
+        yield C("StatelessParameterizedTruncatedNormal", [shape((2, 3)), seed, *each[:3], np.array([1, 2], t)], tol=0)
+        yield C("StatelessParameterizedTruncatedNormal", [shape((3,)), seed, np.array(0, t), np.array([1, -1, 1], t), np.array(0, t), np.array(1, t)], tol=0)
     counts, probs = np.array([[10.0], [200.0], [-3.0]]), np.array([0, 0.2, 0.7, 1.5])
     yield C("StatelessRandomBinomial", [shape((50, 3, 4)), seed, counts, probs], dtype=tf.int64, tol=0)
     yield C("StatelessRandomBinomial", [shape((50, 3, 4), np.int64), np.array([5, 6], np.int32), probs, counts], dtype=tf.float64, tol=0)

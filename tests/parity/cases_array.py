@@ -205,7 +205,8 @@ def cases_move(rng, quick):
                 yield C("ConjugateTranspose", [x, p.astype(np.int64)])
                 ax = [a for a in range(r) if rng.rand() < 0.5]
                 yield C("ReverseV2", [x, np.array([a - r if rng.rand() < 0.3 else a for a in ax], np.int32)])
-                yield C("Tile", [x, np.array([rng.randint(0, 4) if rng.rand() < 0.7 else 1 for _ in range(r)], np.int32)])
+                times = np.array([rng.randint(0, 4) if rng.rand() < 0.7 else 1 for _ in range(r)], np.int32)
+                yield C("Tile", [x, times], like=C("Tile", [x.astype(np.int32), times]) if x.dtype == np.uint16 else None)  # as in cases_types.py
                 bs = [1 if rng.rand() < 0.5 else d for d in shape]
                 yield C("BroadcastTo", [rand(rng, t, bs), np.array(([2] if rng.rand() < 0.3 else []) + list(shape), np.int32)])
                 pads = rng.randint(0, 3, (r, 2)).astype(np.int32)

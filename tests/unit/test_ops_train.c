@@ -454,6 +454,17 @@ static trn_tensor *noise(int64_t m, int64_t n, unsigned seed)
     return t;
 }
 
+/* variable -= rate · aᵀ·b */
+static st_node *sgd_product(st *s)
+{
+    st_node *up = st_op(s, "_MatMulUpdate", "up");
+    st_str(s, up, "update", "ResourceApplyGradientDescent");
+    st_int(s, up, "num_vars", 1);
+    st_int(s, up, "num_args", 1);
+    st_bool(s, up, "transpose_a", true);
+    return up;
+}
+
 /* More rows than columns, more columns than rows, one piece and many, nothing to sum: bit for bit what the product and then the update give. */
 static void products_in_pieces(void **state)
 {
@@ -463,11 +474,7 @@ static void products_in_pieces(void **state)
         st *s = st_new();
         s->step.api = &pieces_api;
         trn_value v = zeros_of(s, m, n), out;
-        st_node *up = st_op(s, "_MatMulUpdate", "up"), *mul = st_op(s, "MatMul", "mul");
-        st_str(s, up, "update", "ResourceApplyGradientDescent");
-        st_int(s, up, "num_vars", 1);
-        st_int(s, up, "num_args", 1);
-        st_bool(s, up, "transpose_a", true);
+        st_node *up = sgd_product(s), *mul = st_op(s, "MatMul", "mul");
         st_bool(s, mul, "transpose_a", true);
         st_type(s, mul, "T", TRN_FLOAT);
         trn_value a = st_t(noise(k, m, 1)), b = st_t(noise(k, n, 2)), ab[2] = {a, b};
@@ -502,11 +509,7 @@ static void products_are_owed(void **state)
         s->step.api = &owing_api;
         int64_t m = 500, n = 300, k = 100;
         trn_value v = zeros_of(s, m, n), out;
-        st_node *up = st_op(s, "_MatMulUpdate", "up"), *mul = st_op(s, "MatMul", "mul"), *gather = st_op(s, "ResourceGather", "rows");
-        st_str(s, up, "update", "ResourceApplyGradientDescent");
-        st_int(s, up, "num_vars", 1);
-        st_int(s, up, "num_args", 1);
-        st_bool(s, up, "transpose_a", true);
+        st_node *up = sgd_product(s), *mul = st_op(s, "MatMul", "mul"), *gather = st_op(s, "ResourceGather", "rows");
         st_bool(s, mul, "transpose_a", true);
         st_type(s, mul, "T", TRN_FLOAT);
         st_type(s, gather, "dtype", TRN_FLOAT);
@@ -564,11 +567,7 @@ static void products_without_memory(void **state)
         st *s = st_new();
         s->step.api = &pieces_api;
         trn_value v = zeros_of(s, m, n), out;
-        st_node *up = st_op(s, "_MatMulUpdate", "up");
-        st_str(s, up, "update", "ResourceApplyGradientDescent");
-        st_int(s, up, "num_vars", 1);
-        st_int(s, up, "num_args", 1);
-        st_bool(s, up, "transpose_a", true);
+        st_node *up = sgd_product(s);
         trn_value in[4] = {v, st_t(noise(k, m, 1)), st_t(noise(k, n, 2)), st_t(trn_tensor_f32(-1))};
         ok(st_prepare(s, up));
         trn_faults_set(faults[i / 2]);

@@ -10,7 +10,9 @@ enum {
     BEHIND = 16 << 10,     /* room for the next frame's head and some of its payload behind a direct read */
     READ_TURN = 8 << 20,   /* bytes per wake-up: window updates and other connections get their turn */
     WRITE_TURN = 32 << 20,
-    LOW_MAX = 256 << 10,   /* inside a large frame we are woken for this much, or its end */
+    LOW = 256 << 10,       /* inside a large frame we are woken for this much, or its end; */
+    LOW_PART = 16,         /* for a sixteenth of what is left, where that is more: each waking costs as much as copying 60 KiB, */
+    LOW_MAX = 2 << 20,     /* and the sender must find room meanwhile */
     MAX_IOV = 256,
 };
 
@@ -179,7 +181,8 @@ static ssize_t read_socket(trn_conn *c, struct iovec iov[2], int n)
  * segment, this thread would do the kernel's receive work beside the sender's. A socket that is short of memory wakes us all the same. */
 static void set_low(trn_conn *c, size_t left)
 {
-    int low = left >= LOW_MAX / 4 ? (int)TRN_MIN(left, (size_t)LOW_MAX) : 0;
+    size_t part = TRN_MIN(TRN_MAX(left / LOW_PART, (size_t)LOW), (size_t)LOW_MAX);
+    int low = left >= LOW / 4 ? (int)TRN_MIN(left, part) : 0;
     if (low != c->low && setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0)
         c->low = low;
 }
@@ -187,7 +190,7 @@ static void set_low(trn_conn *c, size_t left)
 /* False: the connection is over and c must not be touched. */
 static bool read_turn(trn_conn *c)
 {
-    uint8_t scratch[SCRATCH];
+    _Alignas(4096) uint8_t scratch[SCRATCH]; /* at a known place in a page, for the reason that alloc_message has (h2.c) */
     for (size_t total = 0; total < READ_TURN;) {
         struct iovec iov[2];
         int n = 1;

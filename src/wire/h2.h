@@ -38,6 +38,8 @@
 /* Announced but not yet received, and received of unfinished messages, per connection. The first is only address space. */
 #define TRN_H2_MAX_CLAIMED ((size_t)8 << 30)
 #define TRN_H2_MAX_PARTIAL ((size_t)8 << 30)
+#define TRN_H2_LARGE (64 << 10) /* from here on a message's tensor begins in the middle of a page (message_shift) */
+#define TRN_H2_PAGE 4096
 #define TRN_H2_STATUS_TEXT 4096 /* grpc-message, encoded */
 
 typedef struct trn_h2 trn_h2;

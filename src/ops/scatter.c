@@ -4,6 +4,7 @@
  * All indices are checked before anything is written, so a bad one changes nothing. An index that comes twice is applied twice, in order:
  * large slices are split by columns, never by index. Gathers share the variable and lock each row while they copy it instead of taking a reference to the
  * value: a reference would make the next sparse update copy the whole table. */
+#include "ops/rows.h"
 #include "ops/state.h"
 
 #include <stdlib.h>
@@ -211,21 +212,39 @@ struct scatter {
     int64_t row; /* elements of the variable's rows, which have locks; a slice lies in one of them */
 };
 
-/* Columns [begin, end) of all slices. */
+/* A job's part: columns [begin, end) of all slices. */
+typedef struct scatter_part {
+    const struct scatter *s;
+    int64_t begin, end;
+} scatter_part;
+
+static void fetch_slice(const void *arg, int64_t i)
+{
+    const scatter_part *p = arg;
+    trn_fetch_row(p->s->dst + (size_t)(slice_at(&p->s->at, i) + p->begin) * p->s->size, (size_t)(p->end - p->begin) * p->s->size);
+}
+
+static void scatter_slice(const void *arg, int64_t i)
+{
+    const scatter_part *p = arg;
+    const struct scatter *s = p->s;
+    char *d = s->dst + (size_t)(slice_at(&s->at, i) + p->begin) * s->size;
+    const char *u = s->src + (size_t)(i * s->src_step + p->begin) * s->size;
+    if (s->how == PUT)
+        memcpy(d, u, (size_t)(p->end - p->begin) * s->size);
+    else
+        s->mix(s->how, d, u, p->end - p->begin);
+}
+
 static void scatter_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct scatter *s = arg;
-    for (int64_t i = 0; i < s->at.n; i++) {
-        char *d = s->dst + (size_t)(slice_at(&s->at, i) + begin) * s->size;
-        const char *u = s->src + (size_t)(i * s->src_step + begin) * s->size;
-        int64_t row = slice_at(&s->at, i) / s->row;
-        trn_vars_row_lock(s->vars, row);
-        if (s->how == PUT)
-            memcpy(d, u, (size_t)(end - begin) * s->size);
-        else
-            s->mix(s->how, d, u, end - begin);
-        trn_vars_row_unlock(s->vars, row);
-    }
+    const scatter_part p = {s, begin, end};
+    trn_rows rows;
+    rows.n = 0;
+    for (int64_t i = 0; i < s->at.n; i++)
+        if (trn_rows_add(&rows, i, slice_at(&s->at, i) / s->row) || i + 1 == s->at.n)
+            trn_rows_visit(&rows, s->vars->shared, s->vars->n_shared, &p, fetch_slice, scatter_slice);
 }
 
 static trn_err scatter_objects(trn_tensor *t, const slices *at, const trn_tensor *updates, bool one)
@@ -309,25 +328,39 @@ struct gather {
     slices at;
     const char *src;
     char *dst;
-    size_t bytes; /* of a slice */
+    size_t bytes, size; /* of a slice, of an element */
     trn_var *var; /* whose rows are locked; NULL: nobody writes */
     int64_t first, row; /* where src begins in it, elements of its rows */
 };
 
+static void fetch_gathered(const void *arg, int64_t i)
+{
+    const struct gather *g = arg;
+    trn_fetch_row(g->src + (size_t)slice_at(&g->at, i) * g->size, g->bytes);
+}
+
+static void gather_slice(const void *arg, int64_t i)
+{
+    const struct gather *g = arg;
+    memcpy(g->dst + (size_t)i * g->bytes, g->src + (size_t)slice_at(&g->at, i) * g->size, g->bytes);
+}
+
 static void gather_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct gather *g = arg;
-    size_t size = g->bytes / (size_t)g->at.slice;
-    for (int64_t i = begin; i < end; i++) {
-        if (i + TRN_ROWS_AHEAD < end)
-            trn_fetch_row(g->src + (size_t)slice_at(&g->at, i + TRN_ROWS_AHEAD) * size, g->bytes);
-        int64_t row = g->var ? (g->first + slice_at(&g->at, i)) / g->row : 0;
-        if (g->var)
-            trn_var_row_lock(g->var, row);
-        memcpy(g->dst + (size_t)i * g->bytes, g->src + (size_t)slice_at(&g->at, i) * size, g->bytes);
-        if (g->var)
-            trn_var_row_unlock(g->var, row);
+    if (!g->var) {
+        for (int64_t i = begin; i < end; i++) {
+            if (i + TRN_ROWS_AHEAD < end)
+                fetch_gathered(g, i + TRN_ROWS_AHEAD);
+            gather_slice(g, i);
+        }
+        return;
     }
+    trn_rows rows;
+    rows.n = 0;
+    for (int64_t i = begin; i < end; i++)
+        if (trn_rows_add(&rows, i, (g->first + slice_at(&g->at, i)) / g->row) || i + 1 == end)
+            trn_rows_visit(&rows, &g->var, 1, g, fetch_gathered, gather_slice);
 }
 
 /* Slices of src, from element `first` on, to out, from slice `out_first` on. */
@@ -342,7 +375,7 @@ static trn_err gather_slices(trn_kctx *k, trn_tensor *out, int64_t out_first, co
         return TRN_OK;
     }
     size_t size = trn_dtype_size(src->dtype), bytes = size * (size_t)at->slice;
-    struct gather g = {*at, (const char *)src->data + (size_t)first * size, (char *)out->data + (size_t)out_first * bytes, bytes, var, first,
+    struct gather g = {*at, (const char *)src->data + (size_t)first * size, (char *)out->data + (size_t)out_first * bytes, bytes, size, var, first,
                        TRN_MAX(src->count / TRN_MAX(src->shape.rank ? src->shape.dim[0] : 1, (int64_t)1), (int64_t)1)};
     trn_k_for(k, at->n, TRN_MAX((int64_t)(262144 / bytes), (int64_t)1), gather_piece, &g);
     return TRN_OK;

@@ -50,6 +50,39 @@ static const char *place_text(char buf[static TRN_SHAPE_TEXT], const trn_shape *
     return buf;
 }
 
+/* Are the segments numbered as Unique numbers them, each by the first row that is of none before it? Then row i goes to a place no later than i. */
+static bool first_come(const trn_tensor *ids, int64_t n)
+{
+    int64_t seen = 0;
+    for (int64_t i = 0; i < ids->count; i++) {
+        int64_t v = trn_int_at(ids, i);
+        if (v < 0 || v > seen)
+            return false;
+        seen += v == seen;
+    }
+    return seen == n;
+}
+
+/* Sums of such segments where the rows lie: what a sparse gradient's repeated rows need, where most come once and stay in their place. */
+static trn_err sum_in_place(trn_tensor *x, const trn_tensor *ids, int64_t inner)
+{
+    size_t bytes = (size_t)inner * trn_dtype_size(x->dtype);
+    char *zeros = calloc(1, bytes);
+    if (!zeros)
+        return trn_err_oom();
+    int64_t seen = 0;
+    for (int64_t i = 0; i < ids->count; i++) {
+        int64_t v = trn_int_at(ids, i);
+        char *to = (char *)x->data + (size_t)v * bytes, *row = (char *)x->data + (size_t)i * bytes;
+        if (v == seen && v < i)
+            memset(to, 0, bytes);
+        seen += v == seen;
+        trn_accum(TRN_ACC_ADD, x->dtype, to, v < i ? row : zeros, inner); /* 0 and what comes: -0 becomes 0, as in any sum */
+    }
+    free(zeros);
+    return TRN_OK;
+}
+
 static trn_err unsorted(trn_kctx *k, trn_accum_op op)
 {
     const trn_tensor *x = trn_in(k, 0), *ids = trn_in(k, 1), *num = trn_in(k, 2);
@@ -67,6 +100,15 @@ static trn_err unsorted(trn_kctx *k, trn_accum_op op)
         inner *= s.dim[s.rank++] = x->shape.dim[i];
     TRN_TRY(trn_count_checked(&count, &s));
     trn_tensor *y, *one;
+    if (op == TRN_ACC_ADD && x->count > 0 && trn_tensor_sole(x) && first_come(ids, n)) {
+        TRN_TRY(trn_out_like(&y, k, 0, 0));
+        if (y == x) {
+            TRN_TRY(sum_in_place(y, ids, inner));
+            TRN_TRY(trn_tensor_view(&y, x, 0, &s));
+            trn_out_set(k, 0, y);
+            return TRN_OK;
+        }
+    }
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     trn_shape sc = trn_shape_scalar();
     TRN_TRY(trn_tensor_new(&one, x->dtype, &sc));

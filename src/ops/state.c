@@ -150,17 +150,6 @@ trn_err trn_vars_share(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
     return TRN_OK;
 }
 
-void trn_vars_row_lock(const trn_vars *s, int64_t row)
-{
-    for (int i = 0; i < s->n_shared; i++)
-        trn_var_row_lock(s->shared[i], row);
-}
-void trn_vars_row_unlock(const trn_vars *s, int64_t row)
-{
-    for (int i = s->n_shared - 1; i >= 0; i--)
-        trn_var_row_unlock(s->shared[i], row);
-}
-
 trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype)
 {
     TRN_TRY(find_vars(s, k, n, dtype));

@@ -29,10 +29,8 @@ typedef struct trn_vars {
     trn_var *shared[TRN_VARS_MAX]; /* each once, in address order */
 } trn_vars;
 trn_err trn_vars_lock(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype) TRN_MUST_USE;
-/* The same for an update of some rows: shared with others who do so, each row under its lock (all its variables'). Only trn_vars_write and _done follow. */
+/* The same for an update of some rows: shared with others who do so, each row under its lock (of all of `shared`; ops/rows.h). Only trn_vars_write and _done follow. */
 trn_err trn_vars_share(trn_vars *s, trn_kctx *k, int n, trn_dtype dtype) TRN_MUST_USE;
-void trn_vars_row_lock(const trn_vars *s, int64_t row);
-void trn_vars_row_unlock(const trn_vars *s, int64_t row);
 /* The value of variable i, safe to write. */
 trn_err trn_vars_write(trn_tensor **out, trn_vars *s, int i) TRN_MUST_USE;
 /* Memory for variable i's next value, where an update writes every element: the value's own when nobody else holds it; else that of input j

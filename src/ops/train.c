@@ -8,6 +8,7 @@
 #include "op/kctx.h"
 #include "op/registry.h"
 #include "ops/gemm.h"
+#include "ops/rows.h"
 #include "ops/state.h"
 
 #include <math.h>
@@ -54,6 +55,7 @@ typedef struct update {
     char *o, *slot[TRN_VARS_MAX - 1];
     const char *x, *g;
     int64_t row; /* sparse: elements of a row */
+    size_t size; /* of an element */
 } update;
 
 static double scalar_of(const trn_tensor *t)
@@ -197,53 +199,48 @@ static trn_err dense(trn_kctx *k, rule r)
 
 /* ---- sparse --------------------------------------------------------------------------------------------------- */
 
-static void fetch_row(const update *u, int64_t i, int64_t column, int64_t n)
+/* A job's part: columns [begin, end) of the rows that it visits. */
+typedef struct sparse_part {
+    const update *u;
+    int64_t begin, end;
+} sparse_part;
+
+static void fetch_item(const void *arg, int64_t i)
 {
-    size_t size = trn_dtype_size(u->dtype), at = (size_t)(trn_int_at(u->indices, i) * u->row + column) * size, bytes = (size_t)n * size;
+    const sparse_part *p = arg;
+    const update *u = p->u;
+    size_t at = (size_t)(trn_int_at(u->indices, i) * u->row + p->begin) * u->size, bytes = (size_t)(p->end - p->begin) * u->size;
     trn_fetch_row(u->x + at, bytes);
     for (int s = 0; s + 1 < u->vars.n; s++)
         trn_fetch_row(u->slot[s] + at, bytes);
 }
 
-static void update_row(const update *u, int64_t i, int64_t column, int64_t n)
+static void update_item(const void *arg, int64_t i)
 {
-    int64_t row = trn_int_at(u->indices, i);
-    trn_vars_row_lock(&u->vars, row);
-    run_rule(u, row * u->row + column, i * u->row + column, n);
-    trn_vars_row_unlock(&u->vars, row);
+    const sparse_part *p = arg;
+    run_rule(p->u, trn_int_at(p->u->indices, i) * p->u->row + p->begin, i * p->u->row + p->begin, p->end - p->begin);
 }
 
-/* Columns [begin, end) of every row named: rows in order, so that one named twice is updated twice, one after the other. */
-static void sparse_columns(void *arg, int64_t begin, int64_t end)
+/* The indices whose row's lock lies in lines [from, to): all indices of a row do, and are taken in order, so that one named twice is updated twice, one after the other. */
+static void sparse_lines(const sparse_part *p, int64_t from, int64_t to)
 {
-    const update *u = arg;
+    const update *u = p->u;
+    trn_rows rows;
+    rows.n = 0;
     for (int64_t i = 0; i < u->indices->count; i++) {
-        if (i + TRN_ROWS_AHEAD < u->indices->count)
-            fetch_row(u, i + TRN_ROWS_AHEAD, begin, end - begin);
-        update_row(u, i, begin, end - begin);
+        int64_t row = trn_int_at(u->indices, i), line = (int64_t)((uint64_t)row % TRN_VAR_LINES);
+        if (line >= from && line < to && trn_rows_add(&rows, i, row))
+            trn_rows_visit(&rows, u->vars.shared, u->vars.n_shared, p, fetch_item, update_item);
     }
+    trn_rows_visit(&rows, u->vars.shared, u->vars.n_shared, p, fetch_item, update_item);
 }
 
-/* The next index from i on whose row's lock lies in lines [begin, end): all indices of a row do, so they too are taken in order. */
-static int64_t next_in_lines(const update *u, int64_t i, int64_t begin, int64_t end)
-{
-    for (; i < u->indices->count; i++) {
-        int64_t line = trn_int_at(u->indices, i) % TRN_VAR_LINES;
-        if (line >= begin && line < end)
-            break;
-    }
-    return i;
-}
+static void sparse_columns(void *arg, int64_t begin, int64_t end) { sparse_lines(&(sparse_part){arg, begin, end}, 0, TRN_VAR_LINES); }
 
-static void sparse_rows(void *arg, int64_t begin, int64_t end)
+static void sparse_rows(void *arg, int64_t from, int64_t to)
 {
     const update *u = arg;
-    int64_t n = u->indices->count, ahead = next_in_lines(u, 0, begin, end), fetched = 0;
-    for (int64_t i = ahead; i < n; i = next_in_lines(u, i + 1, begin, end), fetched--) {
-        for (; fetched < TRN_ROWS_AHEAD && ahead < n; fetched++, ahead = next_in_lines(u, ahead + 1, begin, end))
-            fetch_row(u, ahead, 0, u->row);
-        update_row(u, i, 0, u->row);
-    }
+    sparse_lines(&(sparse_part){u, 0, u->row}, from, to);
 }
 
 static trn_err sparse_locked(update *u, trn_kctx *k)
@@ -274,6 +271,7 @@ static trn_err sparse_locked(update *u, trn_kctx *k)
     u->x = u->o = t->data;
     u->g = u->grad->data;
     u->row = u->grad->count / n;
+    u->size = trn_dtype_size(u->dtype);
     if (n >= 16 * TRN_VAR_LINES && u->grad->count >= TRN_GRAIN)
         trn_k_for(k, TRN_VAR_LINES, TRN_MAX(TRN_VAR_LINES / trn_k_threads(k), 1), sparse_rows, u);
     else

@@ -82,8 +82,8 @@ trn_err trn_var_new(trn_var **out, const char *name, trn_dtype dtype, const trn_
     trn_resource_init(&v->base, &trn_var_type);
     trn_mutex_init(&v->mu, TRN_RANK_RES);
     pthread_cond_init(&v->turn, NULL);
-    for (int64_t row = 0; row < 8 * TRN_VAR_LINES; row++)
-        atomic_flag_clear(trn_var_row_flag(v, row));
+    for (int lock = 0; lock < TRN_VAR_ROW_LOCKS; lock++)
+        trn_var_row_unlock(v, lock);
     v->dtype = dtype;
     v->shape = shape ? *shape : trn_shape_unknown();
     v->name = trn_xstrdup(name);

@@ -15,6 +15,7 @@
 
 /* Locks for rows: row i has lock (i / TRN_VAR_LINES) % 8 in cache line i % TRN_VAR_LINES. Threads that divide rows by that line do not disturb each other. */
 #define TRN_VAR_LINES 8
+#define TRN_VAR_ROW_LOCKS (8 * TRN_VAR_LINES)
 
 struct trn_var {
     trn_resource base;
@@ -49,22 +50,19 @@ void trn_var_unlock(trn_var *v);
  * FAILED_PRECONDITION when it has no value. `mu` is not held afterwards. */
 trn_err trn_var_share(trn_var *v, bool write) TRN_MUST_USE;
 void trn_var_unshare(trn_var *v);
-/* One row of a shared variable; held for as long as a copy takes, several of one row's locks in address order of their variables. */
-static inline atomic_flag *trn_var_row_flag(trn_var *v, int64_t row)
+/* The lock of one row of a shared variable, by its number; held for as long as some copies take, several variables' locks of one number in address order. */
+static inline int trn_var_row_lock_of(int64_t row) { return (int)((uint64_t)row % TRN_VAR_LINES * 8 + (uint64_t)row / TRN_VAR_LINES % 8); }
+static inline bool trn_var_row_try(trn_var *v, int lock)
 {
-    return &v->line[(uint64_t)row % TRN_VAR_LINES].row[(uint64_t)row / TRN_VAR_LINES % 8];
+    return !atomic_flag_test_and_set_explicit(&v->line[lock / 8].row[lock % 8], memory_order_acquire);
 }
-static inline void trn_var_row_lock(trn_var *v, int64_t row)
+static inline void trn_var_row_lock(trn_var *v, int lock)
 {
-    atomic_flag *f = trn_var_row_flag(v, row);
-    for (unsigned i = 1; atomic_flag_test_and_set_explicit(f, memory_order_acquire); i++)
+    for (unsigned i = 1; !trn_var_row_try(v, lock); i++)
         if (i % 64 == 0)
             sched_yield();
 }
-static inline void trn_var_row_unlock(trn_var *v, int64_t row)
-{
-    atomic_flag_clear_explicit(trn_var_row_flag(v, row), memory_order_release);
-}
+static inline void trn_var_row_unlock(trn_var *v, int lock) { atomic_flag_clear_explicit(&v->line[lock / 8].row[lock % 8], memory_order_release); }
 /* A reference to the value, or FAILED_PRECONDITION that names the variable. Takes the lock. */
 trn_err trn_var_read(trn_tensor **out, trn_var *v) TRN_MUST_USE;
 /* With the lock held: v->value made safe to write in place (copied when shared). */

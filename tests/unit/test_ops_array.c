@@ -153,10 +153,54 @@ static void summaries(void **s)
     expect_err(&t, optest_run(&t, "MergeSummary", NULL, trn_tensor_str("\x0a\x7f", 2), NULL), TRN_INVALID_ARGUMENT, "parse");
 }
 
+/* Segments numbered as Unique numbers them are summed where their rows lie, if nobody else holds these; the result is that of any other way. */
+static void sums_in_place(void **s)
+{
+    enum { ROWS = 600, WIDE = 40 };
+    static const struct {
+        int32_t segments;
+        bool first_come;
+    } cases[] = {{600, true}, {599, true}, {400, true}, {1, true}, {400, false}};
+    for (size_t c = 0; c < TRN_COUNTOF(cases); c++) {
+        int32_t n = cases[c].segments;
+        trn_shape rows = trn_shape_of(2, (int64_t)ROWS, (int64_t)WIDE), vector = trn_shape_vector(ROWS);
+        trn_tensor *x, *ids;
+        ok(trn_tensor_new(&x, TRN_FLOAT, &rows));
+        ok(trn_tensor_new(&ids, TRN_INT32, &vector));
+        for (int i = 0; i < ROWS * WIDE; i++)
+            TRN_DATA_MUT(x, float)[i] = i % 7 ? (float)(i % 1000) / 64 : -0.0f;
+        int32_t seen = 0; /* the last rows are all new, some before them are not */
+        for (int i = 0; i < ROWS; i++) {
+            bool new = ROWS - i <= n - seen || (i % 3 == 0 && seen < n) || seen == 0;
+            TRN_DATA_MUT(ids, int32_t)[i] = new ? seen++ : (i * 5) % seen;
+        }
+        if (!cases[c].first_come) {
+            TRN_DATA_MUT(ids, int32_t)[0] = 1;
+            TRN_DATA_MUT(ids, int32_t)[3] = 0;
+        }
+        optest a, b;
+        const void *data = x->data;
+        trn_tensor *held = trn_tensor_ref(x);
+        ok(optest_run(&a, "UnsortedSegmentSum", NULL, x, trn_tensor_ref(ids), trn_tensor_i32(n), NULL));
+        assert_ptr_not_equal(a.out[0].t->data, data);
+        trn_tensor_unref(a.in[0].t);
+        a.in[0].t = NULL;
+        ok(optest_run(&b, "UnsortedSegmentSum", NULL, held, ids, trn_tensor_i32(n), NULL));
+        assert_true((b.out[0].t->data == data) == cases[c].first_come);
+        assert_int_equal(b.out[0].t->shape.rank, 2);
+        assert_int_equal(b.out[0].t->shape.dim[0], n);
+        assert_int_equal(b.out[0].t->count, (int64_t)n * WIDE);
+        assert_memory_equal(a.out[0].t->data, b.out[0].t->data, (size_t)n * WIDE * sizeof(float));
+        optest_end(&a);
+        optest_end(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(moves),
+        cmocka_unit_test(sums_in_place),
         cmocka_unit_test(bad_input),
         cmocka_unit_test(string_elements),
         cmocka_unit_test(regex_is_linear),

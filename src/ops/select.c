@@ -266,6 +266,7 @@ typedef struct slices {
     int64_t inner, runs, step;
     int64_t *slot; /* number + 1, 0: free */
     uint64_t mask;
+    bool ints; /* slices are int32 or int64 */
 } slices;
 
 static uint64_t mix(uint64_t h, uint64_t v)
@@ -319,6 +320,7 @@ static trn_err slices_init(slices *t, const trn_tensor *x, int64_t n, int64_t in
     while (cap < (uint64_t)n * 2)
         cap *= 2;
     *t = (slices){.x = x, .inner = inner, .runs = runs, .step = step, .mask = cap - 1};
+    t->ints = inner == 1 && runs == 1 && (x->dtype == TRN_INT32 || x->dtype == TRN_INT64);
     t->slot = calloc(cap, sizeof *t->slot);
     return t->slot ? TRN_OK : trn_err_oom();
 }
@@ -333,6 +335,14 @@ static uint64_t slice_hash(const slices *t, const trn_tensor *x, int64_t i)
 /* The slot where slice i of x is (by equality) or would go. */
 static int64_t *slices_find(const slices *t, const trn_tensor *x, int64_t i)
 {
+    if (t->ints) { /* a sparse gradient's row numbers */
+        int64_t v = trn_int_at(x, i);
+        for (uint64_t h = mix(0x51, (uint64_t)v);; h++) {
+            int64_t *s = &t->slot[h & t->mask];
+            if (!*s || trn_int_at(t->x, *s - 1) == v)
+                return s;
+        }
+    }
     for (uint64_t h = slice_hash(t, x, i);; h++) {
         int64_t *s = &t->slot[h & t->mask];
         if (!*s)
@@ -382,7 +392,10 @@ static trn_err unique_along(trn_kctx *k, int axis)
         e = trn_out_new(&y, k, 0, x->dtype, &s);
     for (int64_t o = 0; o < outer && !e; o++)
         for (int64_t i = 0; i < distinct && !e; i++)
-            e = trn_tensor_copy_elems(y, (o * distinct + i) * inner, x, (o * n + first[i]) * inner, inner);
+            if (t.ints)
+                trn_int_put(y, i, trn_int_at(x, first[i]));
+            else
+                e = trn_tensor_copy_elems(y, (o * distinct + i) * inner, x, (o * n + first[i]) * inner, inner);
     if (!e && k->n_out == 3) {
         s = trn_shape_vector(distinct);
         e = trn_out_new(&c, k, 2, it, &s);

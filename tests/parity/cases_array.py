@@ -394,6 +394,10 @@ def cases_segment(rng, quick):
         yield C("SparseSegmentSum", [x, i32([0, 1, 2]), i32(ids)])
     yield C("SparseSegmentSum", [x, i32([0, 3]), i32([0, 0])])
     yield C("SparseSegmentSumWithNumSegments", [x, i32([0, 1]), i32([0, 5]), i32(3)])
+    for t in pick(rng, quick, NUM, 4):  # numbered as Unique does it: summed where the rows lie
+        for ids in ([0, 1, 2, 3, 4, 5], [0, 1, 0, 2, 1, 3], [0, 0, 0, 0, 0, 0], [[0, 1, 2], [1, 3, 0]]):
+            for inner in ((), (3,), (2, 70)):
+                yield C("UnsortedSegmentSum", [rand(rng, t, np.shape(ids) + inner, -2, 2), i32(ids), i32(np.max(ids) + 1)], atol=0.05, tol=1e-2)
     yield C("UnsortedSegmentSum", [x, i32([0, 1, 4]), i32(4)])
     yield C("UnsortedSegmentSum", [x, i32([0, 1]), i32(4)])
     yield C("UnsortedSegmentSum", [x, i32([0, 1, 2]), i32(-1)])

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "check.h"
+#include "ops/rows.h"
 #include "statetest.h"
 
 static trn_tensor *f32s(int n, ...)
@@ -580,6 +581,72 @@ static void concurrent_rows(void **state)
     st_free(s);
 }
 
+/* Rows of two variables visited by lock: every item once, those of a row in their order, and what somebody else has locked last. */
+enum { ITEMS = 5000, VISITED_ROWS = 300 };
+struct visits {
+    trn_var *var[2];
+    _Atomic int n;
+    int fetched[ITEMS], at[ITEMS], last[VISITED_ROWS];
+    bool in_order;
+};
+
+static int64_t row_of(int64_t item) { return item * 7919 % VISITED_ROWS; }
+
+static void fetch_visit(const void *arg, int64_t item) { (*(struct visits *const *)arg)->fetched[item]++; }
+
+static void visit(const void *arg, int64_t item)
+{
+    struct visits *v = *(struct visits *const *)arg;
+    int64_t row = row_of(item);
+    v->in_order = v->in_order && v->last[row] <= item && !trn_var_row_try(v->var[0], trn_var_row_lock_of(row)) && !trn_var_row_try(v->var[1], trn_var_row_lock_of(row));
+    v->last[row] = (int)item + 1;
+    v->at[item] = ++v->n;
+}
+
+static void *visit_all(void *arg)
+{
+    struct visits *v = arg;
+    trn_rows rows;
+    rows.n = 0;
+    for (int64_t i = 0; i < ITEMS; i++)
+        if (trn_rows_add(&rows, i, row_of(i)) || i + 1 == ITEMS)
+            trn_rows_visit(&rows, v->var, 2, &v, fetch_visit, visit);
+    return NULL;
+}
+
+static void rows_by_lock(void **state)
+{
+    trn_shape shape = trn_shape_vector(VISITED_ROWS);
+    struct visits *v = trn_xalloc(sizeof *v);
+    v->in_order = true;
+    for (int i = 0; i < 2; i++)
+        ok(trn_var_new(&v->var[i], "v", TRN_FLOAT, &shape));
+    int busy = trn_var_row_lock_of(17), held = 0; /* in the first block of items */
+    assert_true(trn_var_row_try(v->var[0], busy));
+    for (int64_t i = 0; i < TRN_ROWS_BLOCK; i++)
+        held += trn_var_row_lock_of(row_of(i)) == busy;
+    assert_true(held > 1);
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, visit_all, v), 0);
+    while (atomic_load(&v->n) < TRN_ROWS_BLOCK - held)
+        sched_yield();
+    trn_var_row_unlock(v->var[0], busy);
+    pthread_join(t, NULL);
+    assert_int_equal(v->n, ITEMS);
+    assert_true(v->in_order);
+    for (int i = 0; i < ITEMS; i++) {
+        assert_int_equal(v->fetched[i], 1);
+        assert_true(v->at[i] > 0);
+        if (i < TRN_ROWS_BLOCK)
+            assert_true((v->at[i] > TRN_ROWS_BLOCK - held) == (trn_var_row_lock_of(row_of(i)) == busy));
+    }
+    for (int l = 0; l < TRN_VAR_ROW_LOCKS; l++)
+        assert_true(trn_var_row_try(v->var[0], l) && trn_var_row_try(v->var[1], l)); /* all given back */
+    trn_resource_unref(v->var[0]);
+    trn_resource_unref(v->var[1]);
+    free(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,6 +654,7 @@ int main(void)
         cmocka_unit_test(anonymous),   cmocka_unit_test(bad_handles),  cmocka_unit_test(strings),     cmocka_unit_test(count_up_to),
         cmocka_unit_test(temporary),   cmocka_unit_test(scatter),      cmocka_unit_test(scatter_strings),
         cmocka_unit_test(concurrent_sum), cmocka_unit_test(concurrent_rows), cmocka_unit_test(slice_assign),
+        cmocka_unit_test(rows_by_lock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -229,7 +229,21 @@ void trn_lookup_cancel(trn_lookup *q)
 
 static void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
 
-void trn_net_tune(int fd)
+/* An address of this machine can be bound. */
+static bool is_local(const trn_addr *to)
+{
+    if (trn_addr_is_loopback(to))
+        return true;
+    trn_addr a = *to;
+    set_port(&a, 0);
+    int fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool local = fd >= 0 && bind(fd, &a.sa, a.len) == 0;
+    if (fd >= 0)
+        close(fd);
+    return local;
+}
+
+void trn_net_tune(int fd, const trn_addr *peer)
 {
     int domain = 0;
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain}) == 0 && domain == AF_UNIX) {
@@ -243,6 +257,9 @@ void trn_net_tune(int fd)
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
+    /* Inside this machine nothing is lost and nothing is gained by pacing, which a system-wide BBR would do here too: with a timer for every few segments. */
+    if (is_local(peer))
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* the one algorithm that everybody has and may use */
 }
 
 int trn_net_error(int fd)
@@ -296,20 +313,6 @@ int trn_net_listen_twin(int fd)
     return u;
 }
 
-/* An address of this machine can be bound. */
-static bool is_local(const trn_addr *to)
-{
-    if (trn_addr_is_loopback(to))
-        return true;
-    trn_addr a = *to;
-    set_port(&a, 0);
-    int fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool local = fd >= 0 && bind(fd, &a.sa, a.len) == 0;
-    if (fd >= 0)
-        close(fd);
-    return local;
-}
-
 static bool connect_twin(int *out, const trn_addr *to)
 {
     if (!unix_wanted() || !is_local(to))
@@ -322,7 +325,7 @@ static bool connect_twin(int *out, const trn_addr *to)
         struct ucred who;
         if (connect(fd, &a.sa, a.len) == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &(socklen_t){sizeof who}) == 0 &&
             (who.uid == geteuid() || who.uid == 0)) {
-            trn_net_tune(fd);
+            trn_net_tune(fd, to);
             *out = fd;
             return true;
         }
@@ -339,7 +342,7 @@ trn_err trn_net_connect(int *out, const trn_addr *to)
     int fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return trn_err_errno(errno, "socket for %s", trn_addr_text(text, to));
-    trn_net_tune(fd);
+    trn_net_tune(fd, to);
     if (connect(fd, &to->sa, to->len) != 0 && errno != EINPROGRESS) {
         int e = errno;
         close(fd);

@@ -56,6 +56,6 @@ trn_err trn_net_listen(int fds[TRN_NET_ADDRS], int *n, int *port_out, const char
 int trn_net_listen_twin(int fd); /* the Unix socket beside a listening TCP socket; -1: it gets none */
 trn_err trn_net_connect(int *out, const trn_addr *to) TRN_MUST_USE; /* starts; writable when done, then trn_net_error */
 int trn_net_error(int fd);                                          /* SO_ERROR */
-void trn_net_tune(int fd);                                          /* for accepted sockets */
+void trn_net_tune(int fd, const trn_addr *peer);                    /* for accepted sockets */
 
 #endif

@@ -520,7 +520,7 @@ static void on_accept(void *arg, int events)
             warn_sometimes(s, "too many connections: new ones are closed");
             continue;
         }
-        trn_net_tune(fd);
+        trn_net_tune(fd, &peer);
         newcomer *nc = trn_xalloc(sizeof *nc);
         nc->sh = &s->shards[s->next_loop++ % (unsigned)s->opts.n_loops];
         nc->fd = fd;

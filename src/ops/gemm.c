@@ -25,13 +25,30 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 
-enum { L1_BYTES = 32 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
+enum { L1_BYTES = 32 << 10, FEW_BYTES = 16 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
 
 /* How much of k is taken at once: equal parts, none of them a small rest. */
 static int64_t depth(int64_t k)
 {
     int64_t parts = (k + KC - 1) / KC;
     return ((k + parts - 1) / parts + 3) / 4 * 4;
+}
+
+/* How the factors are read: where they lie, or packed. */
+typedef struct layout {
+    bool direct;     /* B's columns, but for those of a last, incomplete tile */
+    bool rows, cols; /* A's, likewise */
+} layout;
+static layout layout_of(const trn_gemm_args *g, int64_t size, int64_t mr, int64_t kc)
+{
+    bool thin = g->m <= 2 * mr && g->bcs == 1;         /* B would be packed to be read once or twice */
+    bool small = g->bcs == 1 && g->brs * size <= 1024; /* B is as good as packed */
+    /* A's rows that lie in order, and columns close to each other. Not those that would all want the same few places of the cache. */
+    bool crowd = mr > 8 && g->ars * size % 4096 == 0;
+    int64_t apart = g->acs * size, places = TRN_MAX(apart & -apart, (int64_t)64);
+    return (layout){.direct = thin || small,
+                    .rows = !thin && g->acs == 1 && !crowd,
+                    .cols = !thin && g->ars == 1 && apart < 2048 && kc * places <= L1_BYTES};
 }
 
 typedef float vf __attribute__((vector_size(32), aligned(4), may_alias));
@@ -373,31 +390,25 @@ enum { ADD, SET, STREAM };
             for (int64_t q = 0; q < 2 * (L); q++)                                                                      \
                 to[j * kc + k * 2 * (L) + q] = j + q < n ? b[k * rs + (j + q) * cs] : 0;                               \
     }                                                                                                                  \
-    static void packed_##tag(const trn_gemm_args *g, T *pa, T *pb)                                                     \
+    static void packed_##tag(const trn_gemm_args *g, layout l, T *pa, T *pb)                                           \
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
-        bool thin = g->m <= 2 * (MR) && g->bcs == 1; /* B would be packed to be read once or twice */                  \
-        bool small = g->bcs == 1 && g->brs * (int64_t)sizeof(T) <= 1024; /* B is as good as packed */                  \
         int64_t deep = depth(g->k);                                                                                    \
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
             for (int64_t kk = 0; kk < g->k; kk += deep) {                                                              \
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
-                int64_t direct = thin || small ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */     \
+                int64_t direct = l.direct ? nc / (2 * (L)) * (2 * (L)) : 0; /* columns that are not packed */          \
                 bool stream = g->stream && g->k <= deep && ((uintptr_t)c | (uintptr_t)g->ldc * sizeof(T)) % sizeof(V) == 0;\
                 int how = kk || g->add ? ADD : stream && g->m * g->n * (int64_t)sizeof(T) >= STREAM_FROM ? STREAM : SET;\
                 const T *fb = b + kk * g->brs + jc * g->bcs;                                                           \
                 for (int64_t ic = 0; ic < g->m; ic += MC) {                                                            \
                     int64_t mc = TRN_MIN((int64_t)MC, g->m - ic);                                                      \
                     const T *fa = a + ic * g->ars + kk * g->acs;                                                       \
-                    /* Rows that lie in order are read where they are, and so are columns close to each other; only a last,\
-                     * incomplete tile is packed. Not those that would all want the same few places of the cache. */   \
-                    bool crowd = (MR) > 8 && g->ars * (int64_t)sizeof(T) % 4096 == 0;                                  \
-                    int64_t apart = g->acs * (int64_t)sizeof(T), places = TRN_MAX(apart & -apart, (int64_t)64);        \
-                    bool cols = !thin && g->ars == 1 && apart < 2048 && kc * places <= L1_BYTES, rows = !thin && g->acs == 1 && !crowd;\
-                    int64_t whole = rows || cols ? mc / (MR) * (MR) : 0, rest = mc - whole, lead = rows ? g->ars : g->acs;\
+                    /* Only a last, incomplete tile is packed. */                                                      \
+                    int64_t whole = l.rows || l.cols ? mc / (MR) * (MR) : 0, rest = mc - whole, lead = l.rows ? g->ars : g->acs;\
                     /* Nor this one, then. */                                                                          \
-                    bool fits = (rows || (cols && direct == nc)) && (rest == (MR) / 3 || rest == 2 * (MR) / 3);        \
+                    bool fits = (l.rows || (l.cols && direct == nc)) && (rest == (MR) / 3 || rest == 2 * (MR) / 3);    \
                     if (!fits)                                                                                         \
                         pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, rest, kc);                               \
                     for (int64_t j = 0; j < nc; j += 2 * (L)) {                                                        \
@@ -412,14 +423,14 @@ enum { ADD, SET, STREAM };
                             int64_t mr = TRN_MIN((int64_t)(MR), mc - i);                                               \
                             bool first = take && i == 0, there = i < whole || fits; /* A is read where it is */        \
                             const T *at = there ? fa + i * g->ars : pa + (i - whole) * kc, *bp = first || j < direct ? fb + j : panel;\
-                            tile_##tag *fn = j < direct && there && rows ? (mr == (MR)       ? tile_rows_direct_##tag  \
-                                                                            : mr == (MR) / 3 ? tile_rows_direct_third_##tag\
-                                                                                             : tile_rows_direct_two_##tag)\
+                            tile_##tag *fn = j < direct && there && l.rows ? (mr == (MR)       ? tile_rows_direct_##tag\
+                                                                              : mr == (MR) / 3 ? tile_rows_direct_third_##tag\
+                                                                                               : tile_rows_direct_two_##tag)\
                                              : j < direct && there       ? (mr == (MR)       ? tile_cols_direct_##tag  \
                                                                             : mr == (MR) / 3 ? tile_cols_third_##tag   \
                                                                                              : tile_cols_two_##tag)    \
                                              : j < direct                ? tile_direct_##tag                           \
-                                             : there && rows             ? (first            ? tile_rows_take_##tag    \
+                                             : there && l.rows           ? (first            ? tile_rows_take_##tag    \
                                                                             : mr == (MR)     ? tile_rows_##tag         \
                                                                             : mr == (MR) / 3 ? tile_rows_third_##tag   \
                                                                                              : tile_rows_two_##tag)    \
@@ -446,14 +457,24 @@ enum { ADD, SET, STREAM };
         }                                                                                                              \
         int64_t kc = TRN_MIN(g->k, depth(g->k)), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),           \
                 nc = TRN_MIN((g->n + 2 * (L) - 1) / (2 * (L)) * (2 * (L)), (int64_t)NC);                               \
-        trn_buf *buf;                                                                                                  \
-        trn_err e = trn_buf_new(&buf, sizeof(T) * (size_t)(kc * (mc + nc)));                                           \
-        if (e) {                                                                                                       \
-            trn_err_free(e);                                                                                           \
-            return false;                                                                                              \
+        /* What packed_ packs of either; nothing, or little, where they are read as they lie. */                       \
+        layout l = layout_of(g, sizeof(T), MR, kc);                                                                    \
+        if (l.direct)                                                                                                  \
+            nc = g->n % (2 * (L)) ? 2 * (L) : 0;                                                                       \
+        if (l.rows || l.cols)                                                                                          \
+            mc = g->m % (MR) ? (MR) : 0;                                                                               \
+        _Alignas(64) T few[FEW_BYTES / sizeof(T)];                                                                     \
+        trn_buf *buf = NULL;                                                                                           \
+        T *pb = few;                                                                                                   \
+        if (kc * (mc + nc) > (int64_t)TRN_COUNTOF(few)) {                                                              \
+            trn_err e = trn_buf_new(&buf, sizeof(T) * (size_t)(kc * (mc + nc)));                                       \
+            if (e) {                                                                                                   \
+                trn_err_free(e);                                                                                       \
+                return false;                                                                                          \
+            }                                                                                                          \
+            pb = (T *)(void *)buf->data;                                                                               \
         }                                                                                                              \
-        T *pb = (T *)(void *)buf->data;                                                                                \
-        packed_##tag(g, pb + kc * nc, pb);                                                                             \
+        packed_##tag(g, l, pb + kc * nc, pb);                                                                          \
         if (g->stream)                                                                                                 \
             FENCE();                                                                                                   \
         trn_buf_unref(buf);                                                                                            \

@@ -61,7 +61,8 @@ static void products(void **state)
     static const int64_t sizes[][3] = {{1, 70, 9},   {1, 5, 300}, {2, 40, 8},   {3, 133, 20}, {4, 33, 11},   {6, 16, 4},  {7, 64, 3},  {12, 32, 257},
                                        {13, 49, 30}, {5, 1, 64},  {97, 18, 10}, {25, 100, 5}, {1, 1, 1},     {24, 31, 1}, {30, 15, 64}, {9, 1030, 6},
                                        {100, 10, 51}, {3, 3, 600}, {11, 17, 513}, {64, 128, 2}, {100, 70, 1021}, {32, 96, 40},
-                                       {28, 130, 90}, {17, 64, 700}, {40, 65, 41}, {32, 64, 35},   {56, 30, 129}};
+                                       {28, 130, 90}, {17, 64, 700}, {40, 65, 41}, {32, 64, 35},   {56, 30, 129},
+                                       {36, 65, 127}, {36, 65, 129}, {37, 64, 320}, {99, 64, 321}};
     enum { MOST = 200000 };
     mats x = {.a = trn_xalloc(MOST * sizeof(double)), .b = trn_xalloc(MOST * sizeof(double)), .fa = trn_xalloc(MOST * sizeof(float)),
               .fb = trn_xalloc(MOST * sizeof(float)), .fc = trn_xalloc(MOST * sizeof(float)), .dc = trn_xalloc(MOST * sizeof(double))};
@@ -108,8 +109,33 @@ static void streamed(void **state)
     free(c[1]);
 }
 
+/* A convolution's small products read both factors where they lie, and take no memory for them. */
+static void without_memory(void **state)
+{
+    (void)state;
+    enum { M = 48, N = 64, K = 32 };
+    static float a[M * K], b[K * N], c[M * N];
+    for (int turned = 0; turned < 2; turned++) {
+        for (int i = 0; i < M * K; i++)
+            a[i] = (float)next();
+        for (int i = 0; i < K * N; i++)
+            b[i] = (float)next();
+        trn_gemm_args g = {.m = M, .n = N, .k = K, .a = a, .ars = turned ? 1 : K, .acs = turned ? M : 1, .b = b, .brs = N, .bcs = 1, .c = c, .ldc = N};
+        trn_faults_set("buf.new");
+        bool done = trn_gemm(TRN_FLOAT, &g);
+        trn_faults_set(NULL);
+        assert_true(done);
+        for (int i = 0; i < M * N; i++) {
+            double want = 0;
+            for (int k = 0; k < K; k++)
+                want += (double)a[i / N * g.ars + k * g.acs] * (double)b[k * N + i % N];
+            assert_true(fabs((double)c[i] - want) < 1e-5);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(streamed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(products), cmocka_unit_test(streamed), cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

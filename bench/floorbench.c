@@ -108,6 +108,8 @@ int main(int argc, char **argv)
             with_adam = true;
         else if (strcmp(argv[1], "--idle") == 0 && argc > 2)
             busy.bytes = strtoul(argv[2], NULL, 10), argc--, argv++;
+        else
+            argc = 1; /* usage */
     }
     long bytes = argc > 1 ? strtol(argv[1], NULL, 10) : 0, times = argc > 2 ? strtol(argv[2], NULL, 10) : 1000;
     long offset = argc > 3 ? strtol(argv[3], NULL, 10) : 2048;

@@ -229,18 +229,16 @@ void trn_lookup_cancel(trn_lookup *q)
 
 static void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
 
-/* An address of this machine can be bound. */
-static bool is_local(const trn_addr *to)
+/* Both ends have one address. (Whether it could be bound would say nothing: some systems let every address be.) */
+static bool inside_machine(int fd, const trn_addr *peer)
 {
-    if (trn_addr_is_loopback(to))
+    trn_addr own = {.len = sizeof own.v6};
+    if (trn_addr_is_loopback(peer))
         return true;
-    trn_addr a = *to;
-    set_port(&a, 0);
-    int fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool local = fd >= 0 && bind(fd, &a.sa, a.len) == 0;
-    if (fd >= 0)
-        close(fd);
-    return local;
+    if (getsockname(fd, &own.sa, &own.len) != 0 || own.sa.sa_family != peer->sa.sa_family)
+        return false;
+    return own.sa.sa_family == AF_INET ? own.v4.sin_addr.s_addr == peer->v4.sin_addr.s_addr
+                                       : own.sa.sa_family == AF_INET6 && IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, &peer->v6.sin6_addr);
 }
 
 void trn_net_tune(int fd, const trn_addr *peer)
@@ -258,7 +256,7 @@ void trn_net_tune(int fd, const trn_addr *peer)
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
     /* Inside this machine nothing is lost and nothing is gained by pacing, which a system-wide BBR would do here too: with a timer for every few segments. */
-    if (is_local(peer))
+    if (inside_machine(fd, peer))
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* the one algorithm that everybody has and may use */
 }
 
@@ -313,6 +311,20 @@ int trn_net_listen_twin(int fd)
     return u;
 }
 
+/* An address of this machine can be bound. */
+static bool is_local(const trn_addr *to)
+{
+    if (trn_addr_is_loopback(to))
+        return true;
+    trn_addr a = *to;
+    set_port(&a, 0);
+    int fd = socket(a.sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool local = fd >= 0 && bind(fd, &a.sa, a.len) == 0;
+    if (fd >= 0)
+        close(fd);
+    return local;
+}
+
 static bool connect_twin(int *out, const trn_addr *to)
 {
     if (!unix_wanted() || !is_local(to))
@@ -342,12 +354,12 @@ trn_err trn_net_connect(int *out, const trn_addr *to)
     int fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return trn_err_errno(errno, "socket for %s", trn_addr_text(text, to));
-    trn_net_tune(fd, to);
     if (connect(fd, &to->sa, to->len) != 0 && errno != EINPROGRESS) {
         int e = errno;
         close(fd);
         return trn_errorf(TRN_UNAVAILABLE, "%s: %s", trn_addr_text(text, to), strerror(e));
     }
+    trn_net_tune(fd, to);
     *out = fd;
     return TRN_OK;
 }

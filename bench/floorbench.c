@@ -1,13 +1,15 @@
-/* floorbench [--adam] [--idle BYTES] BYTES [EXCHANGES [OFFSET]]: the CPU time that a process needs to receive BYTES over the loopback device and to send as many
+/* floorbench [--adam] [--lend] [--idle BYTES] BYTES [EXCHANGES [OFFSET]]: the CPU time that a process needs to receive BYTES over the loopback device and to send as many
  * back, doing nothing else, or nothing but Adam: what came is the gradient of a variable, which goes back. Between two exchanges the peer writes --idle bytes on both
- * cores, as a worker that computes does, so that caches hold other things.
+ * cores, as a worker that computes does, so that caches hold other things. With --lend what goes back is not copied (src/io/lend.h).
  *
  * What a ps cannot fall below, whatever it is written in: RESULTS.md compares its CPU time per step with this. The buffer is the same each time, so it is as warm
  * as this machine's caches allow. It begins OFFSET bytes (2048) into a page: where that is a little more than where the bytes lie in the sender's pages, some
  * processors copy at a fraction of their speed (wire/h2.c, message_shift). With BYTES a multiple of 32768 the sender's begin at 0, and OFFSET 8 shows it. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +36,21 @@ static void move(int fd, char *p, size_t n, bool out)
             die(out ? "send" : "recv");
         p += k;
         n -= (size_t)k;
+    }
+}
+
+static void lend(int fd, int pipes[2], char *p, size_t n)
+{
+    while (n > 0) {
+        struct iovec v = {p, n};
+        ssize_t in = vmsplice(pipes[1], &v, 1, 0);
+        if (in <= 0)
+            die("vmsplice");
+        p += in;
+        n -= (size_t)in;
+        for (ssize_t k; in > 0; in -= k)
+            if ((k = splice(pipes[0], NULL, fd, NULL, (size_t)in, n > 0 ? SPLICE_F_MORE : 0)) <= 0)
+                die("splice");
     }
 }
 
@@ -102,10 +120,12 @@ static double cpu_us(void)
 
 int main(int argc, char **argv)
 {
-    bool with_adam = false;
+    bool with_adam = false, lends = false;
     for (; argc > 1 && strncmp(argv[1], "--", 2) == 0; argc--, argv++) {
         if (strcmp(argv[1], "--adam") == 0)
             with_adam = true;
+        else if (strcmp(argv[1], "--lend") == 0)
+            lends = true;
         else if (strcmp(argv[1], "--idle") == 0 && argc > 2)
             busy.bytes = strtoul(argv[2], NULL, 10), argc--, argv++;
         else
@@ -114,7 +134,7 @@ int main(int argc, char **argv)
     long bytes = argc > 1 ? strtol(argv[1], NULL, 10) : 0, times = argc > 2 ? strtol(argv[2], NULL, 10) : 1000;
     long offset = argc > 3 ? strtol(argv[3], NULL, 10) : 2048;
     if (bytes < 1 || times < 1 || offset < 0 || offset > 4095 || argc > 4) {
-        fputs("usage: floorbench [--adam] [--idle BYTES] BYTES [EXCHANGES [OFFSET]]\n", stderr);
+        fputs("usage: floorbench [--adam] [--lend] [--idle BYTES] BYTES [EXCHANGES [OFFSET]]\n", stderr);
         return 2;
     }
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -134,9 +154,13 @@ int main(int argc, char **argv)
     int fd = peer ? accept(l, NULL, NULL) : socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0 || (!peer && connect(fd, (struct sockaddr *)&a, len) != 0))
         die("cannot connect");
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* as our tasks do inside a machine (io/net.c) */
     size_t n = (size_t)bytes / sizeof(float);
     float *x = with_adam ? floats(n) : NULL, *m = with_adam ? floats(n) : NULL, *v = with_adam ? floats(n) : NULL;
     double since = 0;
+    int pipes[2];
+    if (pipe(pipes) != 0 || fcntl(pipes[0], F_SETPIPE_SZ, 1 << 20) < 0)
+        die("pipe");
     for (long i = -3; i < times; i++) {
         if (i == 0)
             since = cpu_us();
@@ -145,7 +169,11 @@ int main(int argc, char **argv)
         move(fd, p, (size_t)bytes, !peer);
         if (peer && with_adam)
             adam(x, m, v, (float *)(void *)p, n);
-        move(fd, peer && with_adam ? (char *)x : p, (size_t)bytes, peer);
+        char *back = peer && with_adam ? (char *)x : p;
+        if (peer && lends)
+            lend(fd, pipes, back, (size_t)bytes);
+        else
+            move(fd, back, (size_t)bytes, peer);
     }
     if (!peer)
         return 0;

@@ -58,6 +58,7 @@ struct trn_loop {
     _Atomic bool asleep;
 
     trn_loop_task *later, **later_tail;
+    trn_loop_task *at_close;
 
     trn_timer **heap; /* [1..n_timers], earliest first */
     size_t n_timers, cap_timers;
@@ -76,6 +77,9 @@ struct trn_loop {
     uint64_t woke_ns, awake_ns, asleep_ns; /* since then; before, younger times weigh more */
 
     uint64_t look_ns;
+    trn_lender *lender;
+    bool has_lender; /* asked for once */
+
     int hope[2]; /* large: look before sleeping, when the last wait was long, short */
     bool was_short;
 };
@@ -600,6 +604,30 @@ fail:
     return err;
 }
 
+void trn_loop_at_close(trn_loop *l, trn_loop_task *t)
+{
+    t->next = l->at_close;
+    l->at_close = t;
+}
+
+void trn_loop_at_close_stop(trn_loop *l, trn_loop_task *t)
+{
+    for (trn_loop_task **at = &l->at_close; *at; at = &(*at)->next)
+        if (*at == t) {
+            *at = t->next;
+            return;
+        }
+}
+
+trn_lender *trn_loop_lender(trn_loop *l)
+{
+    if (!l->has_lender) {
+        l->has_lender = true;
+        l->lender = trn_lender_open();
+    }
+    return l->lender;
+}
+
 static void stop(void *arg) { ((trn_loop *)arg)->stop = true; }
 
 void trn_loop_close(trn_loop *l)
@@ -608,8 +636,13 @@ void trn_loop_close(trn_loop *l)
         return;
     trn_loop_post(l, stop, l);
     pthread_join(l->thread, NULL);
+    for (trn_loop_task *t; (t = l->at_close);) {
+        l->at_close = t->next;
+        t->fn(t->arg);
+    }
     close(l->evfd);
     close(l->ep);
+    trn_lender_close(l->lender);
     pthread_cond_destroy(&l->aside);
     pthread_mutex_destroy(&l->drive);
     free(l->heap);

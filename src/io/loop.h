@@ -9,6 +9,7 @@
 #define TRN_LOOP_H
 
 #include "base/base.h"
+#include "io/lend.h"
 
 typedef void (*trn_fn)(void *arg);
 
@@ -39,6 +40,12 @@ void trn_loop_drive(trn_loop *l, trn_fn fn, void *arg, trn_latch *w);
 typedef struct trn_timer { uint64_t at_ns; size_t pos; trn_fn fn; void *arg; } trn_timer; /* pos 0: not running */
 void trn_timer_start(trn_loop *l, trn_timer *t, uint64_t at_ns, trn_fn fn, void *arg);
 void trn_timer_stop(trn_loop *l, trn_timer *t);
+
+/* [loop] Runs when the loop is closed, if it was not stopped before. */
+void trn_loop_at_close(trn_loop *l, trn_loop_task *t);
+void trn_loop_at_close_stop(trn_loop *l, trn_loop_task *t);
+
+trn_lender *trn_loop_lender(trn_loop *l); /* [loop] NULL: bytes must be copied */
 
 /* File descriptors, [loop]. */
 enum { TRN_IO_READ = 1, TRN_IO_WRITE = 2 };

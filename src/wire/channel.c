@@ -389,6 +389,7 @@ static void connected(trn_channel *c)
         return;
     }
     trn_conn_count_for(&l->io, c->traffic);
+    trn_h2_may_lend(l->io.h2, true);
     if (c->agent)
         trn_h2_set_agent(l->io.h2, c->agent);
     atomic_fetch_add(&c->refs, 1);

@@ -16,12 +16,13 @@ enum {
     MAX_IOV = 256,
 };
 
-static trn_counter *bytes_in, *bytes_out;
+static trn_counter *bytes_in, *bytes_out, *bytes_lent;
 
 static void register_metrics(void)
 {
     bytes_in = trn_metric_counter("rpc_bytes_total{direction=\"in\"}", "Bytes on gRPC connections, both sides");
     bytes_out = trn_metric_counter("rpc_bytes_total{direction=\"out\"}", "Bytes on gRPC connections, both sides");
+    bytes_lent = trn_metric_counter("rpc_bytes_lent_total", "Of those out: sent without a copy");
 }
 
 static void lose(trn_conn *c, trn_err why) { c->lost(c->owner, why); }
@@ -36,7 +37,16 @@ static trn_err lost_error(trn_conn *c, const char *what)
 
 /* ---- out ------------------------------------------------------------------------------------------------------ */
 
-static ssize_t write_socket(trn_conn *c, struct iovec *iov, int n)
+static void count_out(trn_conn *c, ssize_t k)
+{
+    if (k <= 0)
+        return;
+    trn_counter_add(bytes_out, (uint64_t)k);
+    if (c->traffic)
+        atomic_fetch_add_explicit(&c->traffic->out, (uint64_t)k, memory_order_relaxed);
+}
+
+static ssize_t write_socket(trn_conn *c, struct iovec *iov, int n, bool more)
 {
     if (TRN_FAULT("io.write")) {
         errno = ECONNRESET;
@@ -45,13 +55,36 @@ static ssize_t write_socket(trn_conn *c, struct iovec *iov, int n)
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
     ssize_t k;
     do
-        k = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        k = sendmsg(c->fd, &m, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     while (k < 0 && errno == EINTR);
-    if (k > 0) {
-        trn_counter_add(bytes_out, (uint64_t)k);
-        if (c->traffic)
-            atomic_fetch_add_explicit(&c->traffic->out, (uint64_t)k, memory_order_relaxed);
+    count_out(c, k);
+    return k;
+}
+
+/* What comes next out of the session: large pieces by reference, all else copied. 0: there is nothing. */
+static ssize_t write_next(trn_conn *c)
+{
+    struct iovec iov[MAX_IOV];
+    if (trn_h2_to_lend(c->h2, iov)) {
+        trn_lender *l = trn_loop_lender(c->loop);
+        ssize_t k = l ? trn_lend(l, c->fd, iov[0].iov_base, iov[0].iov_len, trn_h2_pending(c->h2) > iov[0].iov_len) : -1;
+        if (k > 0) {
+            trn_counter_add(bytes_lent, (uint64_t)k);
+            count_out(c, k);
+            trn_h2_lent(c->h2, (size_t)k);
+            return k;
+        }
+        if (l && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return -1;
+        trn_h2_may_lend(c->h2, false); /* whatever it was, sendmsg can do it or says why not */
     }
+    int n = trn_h2_iov(c->h2, iov, MAX_IOV);
+    size_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += iov[i].iov_len;
+    ssize_t k = n > 0 ? write_socket(c, iov, n, trn_h2_pending(c->h2) > sum) : 0;
+    if (k > 0)
+        trn_h2_sent(c->h2, (size_t)k);
     return k;
 }
 
@@ -66,12 +99,13 @@ static bool flush_raw(trn_conn *c)
 {
     while (c->raw_off < c->raw_out.n) {
         struct iovec iov = {c->raw_out.p + c->raw_off, c->raw_out.n - c->raw_off};
-        ssize_t k = write_socket(c, &iov, 1);
+        ssize_t k = write_socket(c, &iov, 1, false);
         if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             set_blocked(c, true);
             return true;
         }
         if (k < 0) {
+            c->peer_gone = true;
             lose(c, lost_error(c, strerror(errno)));
             return false;
         }
@@ -106,20 +140,18 @@ static void flush(void *arg)
             lose(c, err);
             return;
         }
-        struct iovec iov[MAX_IOV];
-        int n = trn_h2_iov(c->h2, iov, MAX_IOV);
-        if (n == 0)
+        ssize_t k = write_next(c);
+        if (k == 0)
             break;
-        ssize_t k = write_socket(c, iov, n);
         if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             set_blocked(c, true);
             return;
         }
         if (k < 0) {
+            c->peer_gone = true;
             lose(c, lost_error(c, strerror(errno)));
             return;
         }
-        trn_h2_sent(c->h2, (size_t)k);
         total += (size_t)k;
     }
     if (!trn_h2_alive(c->h2))
@@ -130,18 +162,12 @@ void trn_conn_flush(trn_conn *c)
 {
     for (int i = 0; c->fd >= 0 && c->h2 && !c->blocked && !c->reading && i < 64; i++) {
         trn_err err = trn_h2_fill(c->h2);
-        struct iovec iov[MAX_IOV];
-        int n = err ? 0 : trn_h2_iov(c->h2, iov, MAX_IOV);
+        ssize_t k = err ? 0 : write_next(c);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            set_blocked(c, true);
         trn_err_free(err); /* the task that is armed anyway meets it again, where losing the connection is safe */
-        if (n == 0)
+        if (k <= 0)
             return;
-        ssize_t k = write_socket(c, iov, n);
-        if (k < 0) {
-            if (errno == EAGAIN || errno == EWOULDBLOCK)
-                set_blocked(c, true);
-            return;
-        }
-        trn_h2_sent(c->h2, (size_t)k);
     }
 }
 
@@ -208,6 +234,7 @@ static bool read_turn(trn_conn *c)
         if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (k <= 0) {
+            c->peer_gone = true;
             lose(c, lost_error(c, k < 0 ? strerror(errno) : "closed by the peer"));
             return false;
         }
@@ -232,7 +259,7 @@ static bool read_turn(trn_conn *c)
                 trn_err_free(ignored);
                 struct iovec out[8];
                 int m = trn_h2_iov(c->h2, out, 8);
-                if (m > 0 && write_socket(c, out, m) < 0)
+                if (m > 0 && write_socket(c, out, m, false) < 0)
                     m = 0;
             }
             lose(c, err);
@@ -352,6 +379,63 @@ void trn_conn_count_for(trn_conn *c, trn_traffic *t)
     c->traffic = t;
 }
 
+/* We end the connection, but its bytes may still be read by the peer, out of buffers of ours. They stay as they are until its end closes, too: one that is halted for an hour
+ * and goes on must not find other bytes. Only where halted peers hold too much are those let go whose time is over. */
+static _Atomic size_t parted; /* bytes */
+
+typedef struct parting {
+    trn_loop *loop;
+    int fd;
+    trn_watch watch;
+    trn_timer limit;
+    uint64_t limit_ns;
+    trn_loop_task at_close;
+    trn_h2_loans *loans;
+} parting;
+
+static void part_over(void *arg)
+{
+    parting *p = arg;
+    trn_watch_stop(p->loop, &p->watch);
+    trn_timer_stop(p->loop, &p->limit);
+    trn_loop_at_close_stop(p->loop, &p->at_close);
+    close(p->fd);
+    atomic_fetch_sub(&parted, trn_h2_loans_bytes(p->loans));
+    trn_h2_loans_free(p->loans);
+    free(p);
+}
+
+static void part_limit(void *arg)
+{
+    parting *p = arg;
+    if (parted > TRN_CONN_PART_MAX)
+        part_over(p);
+    else
+        trn_timer_start(p->loop, &p->limit, trn_now_ns() + p->limit_ns, part_limit, p);
+}
+
+static void on_parting(void *arg, int events)
+{
+    (void)events;
+    parting *p = arg;
+    char ignored[4096];
+    ssize_t k = recv(p->fd, ignored, sizeof ignored, 0);
+    if (k == 0 || (k < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+        part_over(p);
+}
+
+static void part(trn_loop *l, int fd, uint64_t limit_ns, TRN_OWN trn_h2_loans *loans)
+{
+    parting *p = trn_xalloc(sizeof *p);
+    *p = (parting){.loop = l, .fd = fd, .limit_ns = limit_ns, .loans = loans, .at_close = {.fn = part_over, .arg = p}};
+    atomic_fetch_add(&parted, trn_h2_loans_bytes(loans));
+    shutdown(fd, SHUT_WR);
+    trn_loop_at_close(l, &p->at_close);
+    trn_timer_start(l, &p->limit, trn_now_ns() + limit_ns, part_limit, p);
+    trn_err err = trn_watch_start(l, &p->watch, fd, TRN_IO_READ, on_parting, p);
+    trn_err_free(err); /* then it ends with the loop */
+}
+
 void trn_conn_stop(trn_conn *c, const trn_error *why)
 {
     if (c->fd < 0)
@@ -359,7 +443,11 @@ void trn_conn_stop(trn_conn *c, const trn_error *why)
     trn_conn_count_for(c, NULL);
     trn_watch_stop(c->loop, &c->watch);
     trn_timer_stop(c->loop, &c->tick);
-    close(c->fd);
+    trn_h2_loans *loans = c->h2 && !c->peer_gone ? trn_h2_take_loans(c->h2) : NULL;
+    if (loans)
+        part(c->loop, c->fd, 3 * c->keepalive_ns, loans);
+    else
+        close(c->fd);
     c->fd = -1;
     trn_h2_free(c->h2, why);
     c->h2 = NULL;

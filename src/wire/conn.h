@@ -14,6 +14,7 @@
 #define TRN_CONN_KEEPALIVE_NS (UINT64_C(20) * 1000000000)
 /* gRPC's servers hang up on clients that PING more often than every five minutes while nothing else is said. */
 #define TRN_CONN_SHY_KEEPALIVE_NS (UINT64_C(310) * 1000000000)
+#define TRN_CONN_PART_MAX ((size_t)1 << 30) /* what peers that were given up hold of our buffers; above it they have three keepalives' time */
 #define TRN_CONN_HEADER_NS (UINT64_C(10) * 1000000000) /* preface, SETTINGS, a block of headers, an HTTP/1 request */
 
 typedef struct trn_conn {
@@ -32,6 +33,7 @@ typedef struct trn_conn {
     size_t raw_off;
     bool close_when_sent; /* raw: then half-close, and wait for the peer to do the same */
     bool half_closed;
+    bool peer_gone; /* it reads no more: its end, or an error of the socket */
 
     bool blocked;                       /* the socket is full: EPOLLOUT continues */
     bool reading;                       /* its bytes are being handled: it cannot be written now */

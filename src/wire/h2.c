@@ -28,7 +28,21 @@ typedef struct seg {
     trn_buf *buf; /* reference; NULL: static bytes */
     const uint8_t *p;
     size_t n;
+    bool lend;     /* may go by reference */
+    bool lent;     /* some of it did */
+    uint32_t ping; /* then: the PING that goes out behind it */
 } seg;
+
+/* Buffers that the socket refers to, oldest first. */
+typedef struct loan {
+    trn_buf *buf;
+    uint32_t ping;
+} loan;
+
+struct trn_h2_loans {
+    size_t n, head, cap;
+    loan *v;
+};
 
 struct trn_h2 {
     nghttp2_session *ng;
@@ -59,6 +73,12 @@ struct trn_h2 {
     size_t pending;
     trn_buf *stage; /* filled up to stage_n */
     size_t stage_n;
+
+    bool may_lend, ping_out;
+    uint32_t ping;   /* the number of the next PING behind loans */
+    size_t unasked;  /* bytes that go before it */
+    size_t asked;    /* and those before the one that is out */
+    trn_h2_loans loans;
 };
 
 static const char who[8] = "trainera"; /* payload of our server's first PING: frequent PINGs are welcome here */
@@ -78,7 +98,7 @@ static void push_seg(trn_h2 *h, TRN_OWN trn_buf *buf, const uint8_t *p, size_t n
             h->segs = trn_xrealloc(h->segs, h->seg_cap * sizeof *h->segs);
         }
     }
-    h->segs[h->seg_end++] = (seg){buf, p, n};
+    h->segs[h->seg_end++] = (seg){.buf = buf, .p = p, .n = n};
     h->pending += n;
 }
 
@@ -137,26 +157,118 @@ trn_err trn_h2_fill(trn_h2 *h)
     return err;
 }
 
+static void add_loan(trn_h2_loans *l, TRN_OWN trn_buf *buf, uint32_t ping)
+{
+    if (l->n == l->cap && l->head > 0) {
+        memmove(l->v, l->v + l->head, (l->n - l->head) * sizeof *l->v);
+        l->n -= l->head;
+        l->head = 0;
+    }
+    TRN_PUSH(l->v, l->n, l->cap, ((loan){buf, ping}));
+}
+
+/* Whether the peer has read what was lent so far: the next PING goes out behind it. One at a time. */
+static void ask_for_loans(trn_h2 *h)
+{
+    if (h->unasked == 0 || h->ping_out)
+        return;
+    uint8_t text[8] = {'l', 'o', 'a', 'n', (uint8_t)(h->ping >> 24), (uint8_t)(h->ping >> 16), (uint8_t)(h->ping >> 8), (uint8_t)h->ping};
+    if (nghttp2_submit_ping(h->ng, NGHTTP2_FLAG_NONE, text) != 0)
+        return; /* no memory: the next message asks again */
+    h->ping_out = true;
+    h->asked = h->unasked;
+    h->unasked = 0;
+    h->ping++;
+}
+
+/* The peer has read up to a PING of ours. */
+static void loans_back(trn_h2 *h, const uint8_t text[8])
+{
+    uint32_t ping = (uint32_t)text[4] << 24 | (uint32_t)text[5] << 16 | (uint32_t)text[6] << 8 | text[7];
+    if (!h->ping_out || memcmp(text, "loan", 4) != 0 || ping != h->ping - 1)
+        return;
+    h->ping_out = false;
+    h->asked = 0;
+    trn_h2_loans *l = &h->loans;
+    for (; l->head < l->n && (int32_t)(l->v[l->head].ping - ping) <= 0; l->head++)
+        trn_buf_unref(l->v[l->head].buf);
+    if (l->head == l->n)
+        l->head = l->n = 0;
+    ask_for_loans(h);
+}
+
+void trn_h2_may_lend(trn_h2 *h, bool may)
+{
+    h->may_lend = may;
+    for (size_t i = h->seg_head; i < h->seg_end && !may; i++)
+        h->segs[i].lend = false;
+}
+
+bool trn_h2_to_lend(trn_h2 *h, struct iovec *v)
+{
+    if (h->seg_head == h->seg_end || !h->segs[h->seg_head].lend)
+        return false;
+    *v = (struct iovec){(void *)h->segs[h->seg_head].p, h->segs[h->seg_head].n};
+    return true;
+}
+
+trn_h2_loans *trn_h2_take_loans(trn_h2 *h)
+{
+    if (h->seg_head < h->seg_end && h->segs[h->seg_head].lent) /* half of it */
+        add_loan(&h->loans, trn_buf_ref(h->segs[h->seg_head].buf), h->segs[h->seg_head].ping);
+    if (h->loans.head == h->loans.n)
+        return NULL;
+    trn_h2_loans *l = trn_xalloc(sizeof *l);
+    *l = h->loans;
+    h->loans = (trn_h2_loans){0};
+    return l;
+}
+
+static void drop_loans(trn_h2_loans *l)
+{
+    for (; l->head < l->n; l->head++)
+        trn_buf_unref(l->v[l->head].buf);
+    free(l->v);
+}
+
+size_t trn_h2_loans_bytes(const trn_h2_loans *l)
+{
+    size_t n = 0; /* pieces of one buffer lie side by side */
+    for (size_t i = l->head; i < l->n; i++)
+        n += i > l->head && l->v[i].buf == l->v[i - 1].buf ? 0 : l->v[i].buf->size;
+    return n;
+}
+
+void trn_h2_loans_free(trn_h2_loans *l)
+{
+    if (l)
+        drop_loans(l);
+    free(l);
+}
+
 int trn_h2_iov(trn_h2 *h, struct iovec *iov, int max)
 {
     int k = 0;
-    for (size_t i = h->seg_head; i < h->seg_end && k < max; i++, k++)
+    for (size_t i = h->seg_head; i < h->seg_end && k < max && (k == 0 || !h->segs[i].lend); i++, k++)
         iov[k] = (struct iovec){(void *)h->segs[i].p, h->segs[i].n};
     return k;
 }
 
-void trn_h2_sent(trn_h2 *h, size_t n)
+static void written(trn_h2 *h, size_t n, bool lent)
 {
     h->pending -= n;
     while (n > 0) {
         seg *s = &h->segs[h->seg_head];
+        s->lent |= lent;
         if (n < s->n) {
             s->p += n;
             s->n -= n;
             return;
         }
         n -= s->n;
-        if (s->buf)
+        if (s->buf && s->lent)
+            add_loan(&h->loans, s->buf, s->ping);
+        else if (s->buf)
             trn_buf_unref(s->buf);
         h->seg_head++;
     }
@@ -166,7 +278,21 @@ void trn_h2_sent(trn_h2 *h, size_t n)
     }
 }
 
+void trn_h2_sent(trn_h2 *h, size_t n) { written(h, n, false); }
+void trn_h2_lent(trn_h2 *h, size_t n) { written(h, n, true); }
 size_t trn_h2_pending(const trn_h2 *h) { return h->pending; }
+
+static void mark_loan(trn_h2 *h, const trn_stream *of)
+{
+    seg *s = &h->segs[h->seg_end - 1];
+    if (!h->may_lend || !s->buf || s->n < TRN_H2_LEND_FROM || h->asked + h->unasked > TRN_H2_LEND_MAX || !(h->server || (of->out.may_lend && h->peer_pingable)))
+        return;
+    s->lend = true;
+    s->ping = h->ping;
+    h->unasked += s->n;
+    if (h->unasked >= TRN_H2_LEND_ASK)
+        ask_for_loans(h);
+}
 
 /* Moves n bytes of the stream's message (prefix first) to the segments. */
 static bool take_out(trn_h2 *h, trn_stream *s, size_t n)
@@ -191,8 +317,10 @@ static bool take_out(trn_h2 *h, trn_stream *s, size_t n)
         } else if (whole) {
             push_seg(h, sl->buf, p, k); /* the reference moves */
             sl->buf = NULL;
+            mark_loan(h, s);
         } else {
             push_seg(h, sl->buf ? trn_buf_ref(sl->buf) : NULL, p, k);
+            mark_loan(h, s);
         }
         if (whole) {
             if (sl->buf)
@@ -292,6 +420,7 @@ static void unlink_stream(trn_h2 *h, trn_stream *s)
     if (!h->server || s->state == TRN_STREAM_READING) /* a handler may still be reading the request */
         drop_in(h, s);
     drop_back(h, s);
+    ask_for_loans(h); /* it may have ended in the middle of its message */
     for (trn_stream **at = &h->ready; s->ready && *at; at = &(*at)->next_ready)
         if (*at == s) {
             *at = s->next_ready;
@@ -375,6 +504,8 @@ static int send_data(nghttp2_session *ng, nghttp2_frame *frame, const uint8_t *h
         return NGHTTP2_ERR_WOULDBLOCK;
     if (!push_copy(h, head, 9) || !take_out(h, s, length))
         return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (s->out_left == 0)
+        ask_for_loans(h);
     if (s->streaming && s->out_left == 0) {
         drop_out(s);
         if (s->state == TRN_STREAM_OPEN) {
@@ -1066,6 +1197,8 @@ static int on_frame(nghttp2_session *ng, const nghttp2_frame *frame, void *user)
     case NGHTTP2_PING:
         if (!(frame->hd.flags & NGHTTP2_FLAG_ACK) && memcmp(frame->ping.opaque_data, who, 8) == 0)
             h->peer_pingable = true;
+        if (frame->hd.flags & NGHTTP2_FLAG_ACK)
+            loans_back(h, frame->ping.opaque_data);
         break;
     case NGHTTP2_GOAWAY:
         h->hooks->goaway(h->user, frame->goaway.error_code, (const char *)frame->goaway.opaque_data,
@@ -1175,6 +1308,7 @@ void trn_h2_free(trn_h2 *h, const trn_error *why)
         if (h->segs[i].buf)
             trn_buf_unref(h->segs[i].buf);
     free(h->segs);
+    drop_loans(&h->loans);
     if (h->stage)
         trn_buf_unref(h->stage);
     trn_err_free(h->broken);

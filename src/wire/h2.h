@@ -33,13 +33,16 @@
 #define TRN_H2_MAX_MESSAGE ((size_t)INT32_MAX)
 #define TRN_H2_STREAM_WINDOW (64 << 20)
 #define TRN_H2_CONN_WINDOW (1 << 30)
-#define TRN_H2_SEND_FRAME (1 << 20) /* a small answer waits for at most this much of a large one */
+#define TRN_H2_SEND_FRAME ((1 << 20) - TRN_H2_PAGE) /* a small answer waits for at most this much of a large one; its pages pass a pipe at once (io/lend.h) */
 #define TRN_H2_SEND_BATCH (2 << 20) /* bytes taken from the streams before they are written */
 /* Announced but not yet received, and received of unfinished messages, per connection. The first is only address space. */
 #define TRN_H2_MAX_CLAIMED ((size_t)8 << 30)
 #define TRN_H2_MAX_PARTIAL ((size_t)8 << 30)
 #define TRN_H2_LARGE (64 << 10) /* from here on a message's tensor begins in the middle of a page (message_shift) */
 #define TRN_H2_PAGE 4096
+#define TRN_H2_LEND_FROM (128 << 10) /* smaller pieces are copied: cheaper than the calls */
+#define TRN_H2_LEND_ASK (16 << 20)   /* a PING behind so much of a long message, too */
+#define TRN_H2_LEND_MAX (64 << 20)   /* a peer that does not answer them is not lent more, but sent copies */
 #define TRN_H2_STATUS_TEXT 4096 /* grpc-message, encoded */
 
 typedef struct trn_h2 trn_h2;
@@ -125,6 +128,16 @@ trn_err trn_h2_fill(trn_h2 *h) TRN_MUST_USE;
 int trn_h2_iov(trn_h2 *h, struct iovec *iov, int max); /* what is to be written now; the number of entries */
 void trn_h2_sent(trn_h2 *h, size_t n);
 size_t trn_h2_pending(const trn_h2 *h); /* bytes in the iovecs */
+
+/* Lending (io/lend.h). Large pieces of answers may go to the socket by reference; they stay unchanged until the peer has answered a PING that went out behind them. */
+void trn_h2_may_lend(trn_h2 *h, bool may);
+bool trn_h2_to_lend(trn_h2 *h, struct iovec *v); /* the next bytes to be written are such a piece */
+void trn_h2_lent(trn_h2 *h, size_t n);           /* instead of trn_h2_sent */
+/* What the peer may not have read yet; the caller's from now on. NULL: nothing. */
+typedef struct trn_h2_loans trn_h2_loans;
+trn_h2_loans *trn_h2_take_loans(trn_h2 *h);
+size_t trn_h2_loans_bytes(const trn_h2_loans *l);
+void trn_h2_loans_free(trn_h2_loans *l);
 
 /* False: nothing more to say or hear; close the socket once all is written. */
 bool trn_h2_alive(trn_h2 *h);

@@ -32,6 +32,7 @@ typedef struct trn_out_msg {
     size_t bytes;
     trn_buf *room; /* where copied bytes go */
     size_t room_at;
+    bool may_lend; /* a request: nobody writes to its large slices while it refers to them, even when the call is over (io/lend.h). Answers are always so */
 } trn_out_msg;
 void trn_out_bytes(trn_out_msg *m, const void *p, size_t n);          /* copies; for heads */
 void trn_out_slice(trn_out_msg *m, trn_buf *buf, const void *p, size_t n); /* adds a reference to buf */

@@ -435,6 +435,7 @@ static trn_err on_bytes(void *owner, const uint8_t *p, size_t n)
     if (c->n_first < sizeof preface)
         return TRN_OK;
     TRN_TRY(trn_h2_new(&c->io.h2, true, &hooks, c));
+    trn_h2_may_lend(c->io.h2, true);
     TRN_TRY(trn_h2_recv(c->io.h2, c->first, sizeof preface));
     return n > k ? trn_h2_recv(c->io.h2, p + k, n - k) : TRN_OK;
 }

@@ -120,6 +120,7 @@ static void flush(void *arg)
     while (b) {
         batch *next = b->next;
         trn_push_put_head(&b->m, b->st->id, NULL, 0);
+        b->m.may_lend = true;
         trn_channel_call(NULL, o->ch, TRN_PATH_PUSH, &b->m, NULL, pushed, trn_wstep_ref(b->st));
         batch_free(b);
         b = next;

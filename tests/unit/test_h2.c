@@ -229,6 +229,130 @@ static void bytes_may_be_cut_anywhere(void **state)
     trn_buf_unref(b);
 }
 
+/* The parked call is answered with b, and the client hears it but says nothing; how many bytes of it were lent. */
+static size_t answer_with(side *s, side *c, trn_buf *b)
+{
+    trn_out_msg out = {0};
+    trn_out_slice(&out, b, b->data, b->size);
+    trn_h2_reply(s->last, TRN_OK, &out);
+    for (size_t lent = 0;;) {
+        struct iovec v;
+        assert_null(trn_h2_fill(s->h));
+        if (trn_h2_to_lend(s->h, &v)) {
+            size_t k = 1 + rnd(v.iov_len); /* sockets take what they like; the rest may be lent or not */
+            lent += k;
+            assert_null(trn_h2_recv(c->h, v.iov_base, k));
+            trn_h2_lent(s->h, k);
+            if (k < v.iov_len && rnd(2)) {
+                assert_int_equal(trn_h2_iov(s->h, &v, 1), 1);
+                assert_null(trn_h2_recv(c->h, v.iov_base, v.iov_len));
+                trn_h2_sent(s->h, v.iov_len);
+            }
+        } else if (!pump(s->h, c->h, 1 << 20)) {
+            return lent;
+        }
+    }
+}
+
+static call *ask(side *s, side *c, trn_buf *b)
+{
+    call *k = start(c, "/a.B/C", b, 1);
+    while (pump(c->h, s->h, 1 << 20))
+        ;
+    return k;
+}
+
+static void expect_answer(call *k, trn_buf *b)
+{
+    assert_int_equal(k->n, b->size);
+    assert_memory_equal(k->p, b->data, b->size);
+    free_call(k);
+}
+
+static void loans_end_with_the_peers_word(void **state)
+{
+    (void)state;
+    trn_buf *b;
+    assert_null(trn_buf_new(&b, 3 << 20));
+    for (size_t i = 0; i < b->size; i++)
+        b->data[i] = (uint8_t)(i * 7 + i / 255);
+    side s, c;
+    open_pair(&s, &c);
+    s.park = true;
+    pump_all(&s, &c, 1 << 20);
+    call *k = ask(&s, &c, b);
+    assert_int_equal(answer_with(&s, &c, b), 0); /* nobody said that it may */
+    expect_answer(k, b);
+    assert_true(trn_buf_sole(b));
+
+    trn_h2_may_lend(s.h, true);
+    k = ask(&s, &c, b);
+    assert_true(answer_with(&s, &c, b) > 0);
+    expect_answer(k, b);
+    assert_false(trn_buf_sole(b)); /* the call is over, and all of it was read, but we do not know that */
+    assert_null(trn_h2_recv(s.h, (const uint8_t *)"\0\0\10\6\1\0\0\0\0loan\0\0\0\1", 17)); /* not the one that was asked */
+    assert_null(trn_h2_recv(s.h, (const uint8_t *)"\0\0\10\6\1\0\0\0\0soon\0\0\0\0", 17));
+    assert_false(trn_buf_sole(b));
+    pump_all(&s, &c, 1 << 20);
+    assert_true(trn_buf_sole(b));
+
+    /* Cut off in the middle: what went out is asked about all the same. */
+    k = ask(&s, &c, b);
+    trn_out_msg out = {0};
+    trn_out_slice(&out, b, b->data, b->size);
+    trn_h2_reply(s.last, TRN_OK, &out);
+    struct iovec v;
+    do {
+        while (!trn_h2_to_lend(s.h, &v))
+            assert_true(pump(s.h, c.h, 1 << 20));
+        assert_null(trn_h2_recv(c.h, v.iov_base, v.iov_len));
+        trn_h2_lent(s.h, v.iov_len);
+    } while (rnd(2));
+    trn_h2_cancel(&k->s);
+    assert_false(trn_buf_sole(b));
+    pump_all(&s, &c, 1 << 20);
+    assert_true(trn_buf_sole(b));
+    assert_int_equal(k->closed, 1);
+    k->done = 1; /* cancelled calls are not told */
+    free_call(k);
+
+    /* A peer that never answers is sent copies in the end. */
+    size_t lent = 0;
+    trn_buf *one;
+    assert_null(trn_buf_new(&one, 1));
+    for (int i = 0; i < 30; i++) {
+        trn_h2 *deaf = c.h;
+        k = start(&c, "/a.B/C", one, 1);
+        assert_null(trn_h2_fill(deaf));
+        uint8_t *said = malloc(1 << 16);
+        size_t n = 0;
+        for (int m; (m = trn_h2_iov(deaf, &v, 1)) > 0; trn_h2_sent(deaf, v.iov_len)) {
+            assert_true(n + v.iov_len <= 1 << 16);
+            memcpy(said + n, v.iov_base, v.iov_len);
+            n += v.iov_len;
+        }
+        for (size_t at = 0, len; at < n; at += 9 + len) {
+            len = (size_t)said[at] << 16 | (size_t)said[at + 1] << 8 | said[at + 2];
+            if (said[at + 3] != 6)
+                assert_null(trn_h2_recv(s.h, said + at, 9 + len));
+        }
+        free(said);
+        lent += answer_with(&s, &c, b);
+        expect_answer(k, b);
+    }
+    assert_in_range(lent, TRN_H2_LEND_MAX / 4, TRN_H2_LEND_MAX + (4 << 20));
+    assert_false(trn_buf_sole(b));
+    trn_h2_loans *loans = trn_h2_take_loans(s.h);
+    assert_non_null(loans);
+    assert_null(trn_h2_take_loans(s.h));
+    close_pair(&s, &c);
+    assert_false(trn_buf_sole(b)); /* until somebody knows more */
+    trn_h2_loans_free(loans);
+    assert_true(trn_buf_sole(b));
+    trn_buf_unref(b);
+    trn_buf_unref(one);
+}
+
 static void a_connection_that_dies_ends_its_calls(void **state)
 {
     (void)state;
@@ -625,7 +749,7 @@ int main(void)
         cmocka_unit_test(bytes_may_be_cut_anywhere),     cmocka_unit_test(a_connection_that_dies_ends_its_calls),
         cmocka_unit_test(goaway_lets_open_calls_finish), cmocka_unit_test(bad_messages_are_refused),
         cmocka_unit_test(announced_memory_is_bounded),   cmocka_unit_test(odd_answers_are_errors),
-        cmocka_unit_test(streams_answer_message_by_message),
+        cmocka_unit_test(streams_answer_message_by_message), cmocka_unit_test(loans_end_with_the_peers_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

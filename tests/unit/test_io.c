@@ -10,7 +10,9 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
+#include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -1022,6 +1024,76 @@ static void lookups_leave_the_loop_alone(void **state)
     trn_loop_close(a.l);
 }
 
+/* A TCP connection inside the machine: ends[0] does not block. */
+static void tcp_pair(int ends[2])
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int l = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(l, (struct sockaddr *)&a, len), 0);
+    assert_int_equal(listen(l, 1), 0);
+    assert_int_equal(getsockname(l, (struct sockaddr *)&a, &len), 0);
+    ends[1] = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(ends[1], (struct sockaddr *)&a, len), 0);
+    ends[0] = accept4(l, NULL, NULL, SOCK_NONBLOCK);
+    assert_true(ends[0] >= 0);
+    close(l);
+}
+
+static void lends_what_the_socket_takes(void **state)
+{
+    (void)state;
+    trn_lender *l = trn_lender_open();
+    if (!l)
+        skip();
+    size_t n = 32 << 20, sent = 0, got = 0;
+    uint8_t *p = malloc(n), *back = malloc(n);
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(i * 11 + i / 253);
+    for (int local = 0; local < 2; local++) {
+        int ends[2], other[2];
+        tcp_pair(other);
+        if (local)
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+        else
+            tcp_pair(ends);
+        ssize_t k = 0;
+        for (sent = got = 0; got < n;) {
+            while (sent < n && (k = trn_lend(l, ends[0], p + sent, n - sent, false)) > 0)
+                sent += (size_t)k;
+            if (sent < n) { /* full: it says so, and nothing of it goes to the next socket */
+                assert_int_equal(k, -1);
+                assert_true(errno == EAGAIN || errno == EWOULDBLOCK);
+                assert_int_equal(trn_lend(l, other[0], "end", 3, false), 3);
+                char three[8];
+                assert_int_equal(recv(other[1], three, sizeof three, 0), 3);
+                assert_memory_equal(three, "end", 3);
+            }
+            while (got < sent && (k = recv(ends[1], back + got, sent - got, MSG_DONTWAIT)) > 0)
+                got += (size_t)k;
+        }
+        assert_memory_equal(p, back, n);
+        memset(back, 0, n);
+        close(ends[1]); /* nobody reads any more: an error, and no signal */
+        for (int i = 0; i < 3; i++) /* TCP learns of it in the middle of the first large piece */
+            k = trn_lend(l, ends[0], p, i == 0 ? TRN_LEND_MAX : 1000, false);
+        assert_int_equal(k, -1);
+        assert_true(errno == EPIPE || errno == ECONNRESET);
+        sigset_t pending;
+        sigpending(&pending);
+        assert_false(sigismember(&pending, SIGPIPE));
+        close(ends[0]);
+        close(other[0]);
+        close(other[1]);
+    }
+    trn_lender_close(l);
+    setenv("TRAINERA_LEND", "0", 1);
+    assert_null(trn_lender_open());
+    unsetenv("TRAINERA_LEND");
+    free(p);
+    free(back);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1032,7 +1104,7 @@ int main(void)
         cmocka_unit_test(listening_picks_one_port), cmocka_unit_test(local_connections_are_unix_sockets), cmocka_unit_test(local_connections_are_not_paced),
         cmocka_unit_test(waiting_threads_drive_the_loop), cmocka_unit_test(the_waiter_runs_what_it_posted),
         cmocka_unit_test(the_last_post_is_run_by_its_poster), cmocka_unit_test(last_posts_of_many),
-        cmocka_unit_test(knows_whether_it_has_time),
+        cmocka_unit_test(knows_whether_it_has_time), cmocka_unit_test(lends_what_the_socket_takes),
         cmocka_unit_test(lookups_leave_the_loop_alone),
         cmocka_unit_test(short_waits_do_not_sleep), cmocka_unit_test(long_waits_cost_nothing), cmocka_unit_test(mixed_waits_cost_nothing),
     };

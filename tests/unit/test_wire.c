@@ -482,6 +482,7 @@ static void late_replies_are_harmless(void **state)
     rig *r = *state;
     outcome o[6];
     trn_rpc *h[6];
+    echo_hold = true;
     for (int i = 0; i < 6; i++)
         call_on(&h[i], r->ch, &o[i], "Late", "x", 1, NULL);
     outcome first;
@@ -497,6 +498,8 @@ static void late_replies_are_harmless(void **state)
         assert_non_null(o[i].err);
         fini_outcome(&o[i]);
     }
+    echo_hold = false;
+    usleep(40000); /* some while there is a server */
     trn_rpc_server_close(r->s, 0);
     r->s = NULL;
     usleep(120000); /* the pool is still answering */
@@ -606,7 +609,7 @@ static void those_who_never_finish_are_dropped(void **state)
 static void send_request(int fd, const char *method, uint32_t message)
 {
     static const char head[] = "\0\0\0\1\4\0\0\0\1\x83\x86" /* POST, http */
-                               "\x04\x0f/echo.Echo/";
+                               "\x04";
     static const char tail[] = "\x01\x01x"
                                "\0\x0c"
                                "content-type"
@@ -621,7 +624,7 @@ static void send_request(int fd, const char *method, uint32_t message)
     trn_sb_add(&out, "\0\0\0\4\1\0\0\0\0", 9);
     size_t begin = out.n;
     trn_sb_add(&out, head, sizeof head - 1);
-    trn_sb_add(&out, method, 4);
+    trn_sb_addf(&out, "%c/echo.Echo/%s", (char)(11 + strlen(method)), method);
     trn_sb_add(&out, tail, sizeof tail - 1);
     out.p[begin + 2] = (char)(out.n - begin - 9);
     const uint8_t data[] = {(uint8_t)(frame >> 16), (uint8_t)(frame >> 8), (uint8_t)frame, 0, 1, 0, 0, 0, 1,
@@ -629,6 +632,123 @@ static void send_request(int fd, const char *method, uint32_t message)
     trn_sb_add(&out, data, sizeof data);
     assert_int_equal(send(fd, out.p, out.n, MSG_NOSIGNAL), out.n);
     trn_sb_fini(&out);
+}
+
+static uint64_t lent_bytes(void) { return atomic_load(&trn_metric_counter("rpc_bytes_lent_total", "")->v); }
+
+/* Asks for n bytes by hand, in large frames, and does not read them. Most of them were lent when it returns. */
+static int borrow(rig *r, size_t n)
+{
+    uint64_t before = lent_bytes();
+    int fd = dial(r);
+    char body[32];
+    snprintf(body, sizeof body, "%zu", n);
+    send_request(fd, "Source", (uint32_t)strlen(body));
+    assert_int_equal(send(fd, body, strlen(body), MSG_NOSIGNAL), strlen(body));
+    static const char wide[] = "\0\0\14\4\0\0\0\0\0\0\4\0\x7f\0\0\0\5\0\xff\xff\xff" /* SETTINGS: window, frames */
+                               "\0\0\4\10\0\0\0\0\0\0\x7f\0\0";                          /* the connection's window */
+    assert_int_equal(send(fd, wide, sizeof wide - 1, MSG_NOSIGNAL), sizeof wide - 1);
+    for (int i = 0; i < 2000 && lent_bytes() < before + n / 2; i++)
+        usleep(1000);
+    assert_true(lent_bytes() >= before + n / 2);
+    return fd;
+}
+
+static bool soon_sole(trn_buf *b, unsigned ms)
+{
+    for (unsigned i = 0; i < ms && !trn_buf_sole(b); i++)
+        usleep(1000);
+    return trn_buf_sole(b);
+}
+
+/* Reads until `text` came or the server closed; counts the answer's bytes. */
+static size_t count_x(int fd, const char *text, size_t n)
+{
+    size_t all = 0, cap = 8 << 20, x = 0;
+    char *p = malloc(cap), *at = NULL;
+    for (ssize_t k; !at && all < cap && (k = recv(fd, p + all, cap - all, 0)) > 0;) {
+        all += (size_t)k;
+        at = n ? memmem(p, all, text, n) : NULL;
+    }
+    for (size_t i = 0; i < all; i++)
+        x += p[i] == 'x';
+    free(p);
+    return x;
+}
+
+enum { LOAN = 400000 }; /* sockets hold it all */
+
+/* The buffer is there, and everybody knows it. */
+static bool can_lend(rig *r)
+{
+    trn_lender *l = trn_lender_open();
+    trn_lender_close(l);
+    outcome o;
+    call(r, &o, "Source", "400000", 6, NULL);
+    assert_int_equal(o.n, LOAN);
+    fini_outcome(&o);
+    return l != NULL && soon_sole(r->e.source, 2000);
+}
+
+static void what_is_lent_stays_until_it_was_read(void **state)
+{
+    rig *r = *state;
+    if (!can_lend(r))
+        skip();
+    int fd = borrow(r, LOAN);
+    assert_false(soon_sole(r->e.source, 100)); /* written, but nobody has read it */
+    assert_int_equal(count_x(fd, "\0\0\10\6\0\0\0\0\0loan", 13), LOAN);
+    assert_false(soon_sole(r->e.source, 50)); /* read, and nobody has said so */
+    assert_int_equal(send(fd, "\0\0\10\6\1\0\0\0\0loan\0\0\0\0", 17, MSG_NOSIGNAL), 17);
+    assert_true(soon_sole(r->e.source, 2000));
+    close(fd);
+}
+
+static int borrow_and_part(rig *r)
+{
+    int fd = borrow(r, LOAN);
+    trn_rpc_server_close(r->s, SECOND / 100);
+    r->s = NULL;
+    return fd;
+}
+
+/* The server goes while its answer waits in the sockets: whoever reads it later finds it whole. */
+static void what_is_lent_outlives_its_connection(void **state)
+{
+    rig *r = *state;
+    if (!can_lend(r))
+        skip();
+    int fd = borrow_and_part(r);
+    assert_false(soon_sole(r->e.source, 50)); /* so nobody writes to it */
+    assert_int_equal(count_x(fd, "", 0), LOAN);
+    assert_false(trn_buf_sole(r->e.source));
+    close(fd);
+    assert_true(soon_sole(r->e.source, 2000));
+
+    serve(r, 0); /* a peer that hangs up owes nothing; one that stays is given up with the loop */
+    fd = borrow(r, LOAN);
+    assert_false(soon_sole(r->e.source, 50));
+    close(fd);
+    assert_true(soon_sole(r->e.source, 2000));
+    fd = borrow_and_part(r);
+    assert_false(soon_sole(r->e.source, 50));
+    trn_loop_close(r->sl);
+    assert_true(trn_buf_sole(r->e.source));
+    close(fd);
+    assert_null(trn_loop_open(&r->sl, "server"));
+}
+
+/* Nor does a minute of silence (0.6 s here) change anything for a peer that was halted. */
+static void what_is_lent_waits_for_a_halted_peer(void **state)
+{
+    rig *r = *state;
+    if (!can_lend(r))
+        skip();
+    int fd = borrow_and_part(r);
+    assert_false(soon_sole(r->e.source, 1300));
+    assert_int_equal(count_x(fd, "", 0), LOAN);
+    close(fd);
+    assert_true(soon_sole(r->e.source, 2000));
 }
 
 /* A client with an open call that answers nothing any more. */
@@ -871,6 +991,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(silent_client_is_noticed, setup_impatient, teardown),
         cmocka_unit_test_setup_teardown(slow_client_is_waited_for, setup_impatient, teardown),
         RIG(silent_server_is_noticed),
+        RIG(what_is_lent_stays_until_it_was_read),
+        RIG(what_is_lent_outlives_its_connection),
+        cmocka_unit_test_setup_teardown(what_is_lent_waits_for_a_halted_peer, setup_impatient, teardown),
         RIG(out_of_descriptors),
         RIG(metrics_count),
         RIG(http1_on_the_same_port),

@@ -25,7 +25,7 @@
 #define UNROLL _Pragma("GCC unroll 12")
 #endif
 
-enum { L1_BYTES = 32 << 10, FEW_BYTES = 16 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128, ALONG_MOST = 4096 };
+enum { L1_BYTES = 32 << 10, FEW_BYTES = 16 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128 };
 
 /* How much of k is taken at once: equal parts, none of them a small rest. */
 static int64_t depth(int64_t k)
@@ -57,11 +57,14 @@ typedef float vf16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef double vd8 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double vd2 __attribute__((vector_size(16), aligned(8), may_alias));
+typedef int32_t bits4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t bits16 __attribute__((vector_size(64), aligned(4), may_alias));
 #ifdef __clang__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE16(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else /* gcc has the other one only since 12 */
-typedef int32_t vi4 __attribute__((vector_size(16)));
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi4){__VA_ARGS__})
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (bits4){__VA_ARGS__})
+#define SHUFFLE16(a, b, ...) __builtin_shuffle(a, b, (bits16){__VA_ARGS__})
 #endif
 
 /* to[k·w + q] = from[q·cs + k] for w columns and kc rows. Sixteen columns at a time, four by four, and of each what lies in two cache lines: more
@@ -256,74 +259,101 @@ enum { ADD, SET, STREAM };
         }                                                                                                              \
     }
 
-/* B transposed, with too few rows of A to pack it for: both lie along k, so four times Q sums of products are vectors, added up at the end. Rows and columns that are
- * not there are the last ones again. SUM4 adds up four vectors. */
-#define ALONG(T, V, name, L, Q, FMA, SUM4, TARGET)                                                                     \
-    TARGET static void name(const trn_gemm_args *g)                                                                    \
+/* B transposed, with too few rows of A to pack it for: both lie along k, so R rows times Q columns of sums of products are vectors of L, added up at the end (SUMS). The columns stay in the
+ * first cache while A passes, in the order in which it is read where that pays. The last rows and columns, and the end of k, reach back into what came before. I: vectors of bits. */
+#define ALONG_STEP(V, L, Q, R, FMA, MASK)                                                                              \
     {                                                                                                                  \
-        const T *a = g->a, *b = g->b;                                                                                  \
-        int64_t whole = g->k / (L) * (L);                                                                              \
-        for (int64_t j = 0; j < g->n; j += (Q)) {                                                                      \
-            const T *pb[Q];                                                                                            \
-            for (int q = 0; q < (Q); q++)                                                                              \
-                pb[q] = b + TRN_MIN(j + q, g->n - 1) * g->bcs;                                                         \
-            for (int64_t i = 0; i < g->m; i += 4) {                                                                    \
-                const T *pa[4];                                                                                        \
-                for (int r = 0; r < 4; r++)                                                                            \
-                    pa[r] = a + TRN_MIN(i + r, g->m - 1) * g->ars;                                                     \
+        UNROLL for (int r = 0; r < (R); r++) v[r] = MASK(*(const V *)(pa + r * rs));                                   \
+        UNROLL for (int q = 0; q < (Q); q++)                                                                           \
+        {                                                                                                              \
+            V w = MASK(*(const V *)(pb[q / 3] + q % 3 * bcs));                                                         \
+            UNROLL for (int r = 0; r < (R); r++) FMA(x[r][q], v[r], w);                                                \
+        }                                                                                                              \
+    }
+#define ALL_LANES(x) (x)
+#define LAST_LANES(x) ((__typeof__(x))((__typeof__(lanes))(x) & lanes))
+#define ALONG(V, I, name, L, Q, R, FMA, SUMS, TARGET)                                                                  \
+    TARGET static void name(const trn_gemm_args *g, int64_t from, int64_t kc)                                          \
+    {                                                                                                                  \
+        static const int32_t bits[2 * (L)] = {[(L) ... 2 * (L) - 1] = -1};                                             \
+        const float *a = (const float *)g->a + from;                                                                   \
+        int64_t bcs = g->bcs, rest = kc % (L), whole = kc - rest;                                                      \
+        trn_buf *packed = NULL;                                                                                        \
+        if (g->n >= 8 * (Q))                                                                                           \
+            trn_err_free(trn_buf_new(&packed, sizeof(float) * (size_t)(whole * (g->m + (R)))));                        \
+        float *pack = packed ? (float *)(void *)packed->data : NULL;                                                   \
+        for (int64_t n = 0; pack && n < g->m; n += (R))                                                                \
+            for (int64_t r = 0, i = TRN_MIN(n, g->m - (R)); r < (R); r++)                                              \
+                for (int64_t k = 0; k < whole; k += (L))                                                               \
+                    *(V *)(pack + n * whole + k * (R) + r * (L)) = *(const V *)(a + (i + r) * g->ars + k);             \
+        for (int64_t at = 0; at < g->n; at += (Q)) {                                                                   \
+            int64_t j = TRN_MIN(at, g->n - (Q));                                                                       \
+            const float *b = (const float *)g->b + from + j * bcs;                                                     \
+            for (int64_t n = 0; n < g->m; n += (R)) {                                                                  \
+                int64_t i = TRN_MIN(n, g->m - (R)), rs = pack ? (L) : g->ars, step = pack ? (R) * (L) : (L);           \
+                const float *pa = pack ? pack + n * whole : a + i * rs, *pb[3] = {b, b + 3 * bcs, b + 6 * bcs};        \
                 /* A part of the next columns comes closer meanwhile. */                                               \
-                int64_t part = ((Q) * g->k * 4 + g->m - 1) / g->m, at = i / 4 * part;                                  \
-                const T *near = b + (j + (Q) + at / g->k) * g->bcs + at % g->k, *far = j + (Q) < g->n ? near + part : near;\
-                V x[Q][4];                                                                                             \
-                UNROLL for (int q = 0; q < (Q); q++) UNROLL for (int r = 0; r < 4; r++) x[q][r] = (V){0};              \
+                int64_t part = ((Q) * kc * (R) + g->m - 1) / g->m, done = n / (R) * part;                            \
+                const float *near = b + ((Q) + done / kc) * bcs + done % kc, *far = at + 2 * (Q) <= g->n ? near + part : near;\
+                V x[R][Q], v[R];                                                                                       \
+                UNROLL for (int r = 0; r < (R); r++) UNROLL for (int q = 0; q < (Q); q++) x[r][q] = (V){0};            \
                 for (int64_t k = 0; k < whole; k += (L)) {                                                             \
                     if (near < far) {                                                                                  \
                         __builtin_prefetch(near, 0, 2);                                                                \
-                        near += 64 / sizeof(T);                                                                        \
+                        near += 64 / sizeof(float);                                                                    \
                     }                                                                                                  \
-                    V v[4];                                                                                            \
-                    UNROLL for (int r = 0; r < 4; r++) v[r] = *(const V *)(pa[r] + k);                                 \
-                    UNROLL for (int q = 0; q < (Q); q++)                                                               \
+                    ALONG_STEP(V, L, Q, R, FMA, ALL_LANES)                                                             \
+                    pa += step;                                                                                        \
+                    UNROLL for (int q = 0; q < ((Q) + 2) / 3; q++)                                                     \
                     {                                                                                                  \
-                        V w = *(const V *)(pb[q] + k);                                                                 \
-                        UNROLL for (int r = 0; r < 4; r++) FMA(x[q][r], v[r], w);                                      \
+                        pb[q] += (L);                                                                                  \
+                        __asm__("" : "+r"(pb[q]));                                                                     \
                     }                                                                                                  \
                 }                                                                                                      \
-                T sum[4 * (Q)];                                                                                        \
-                UNROLL for (int q = 0; q < (Q); q++) SUM4(sum + q * 4, x[q][0], x[q][1], x[q][2], x[q][3]);            \
-                for (int q = 0; q < (Q) && j + q < g->n; q++)                                                          \
-                    for (int r = 0; r < 4 && i + r < g->m; r++) {                                                      \
-                        T s = sum[q * 4 + r];                                                                          \
-                        for (int64_t k = whole; k < g->k; k++)                                                         \
-                            s += pa[r][k] * pb[q][k];                                                                  \
-                        ((T *)g->c)[(i + r) * g->ldc + j + q] = s;                                                     \
-                    }                                                                                                  \
+                if (rest) {                                                                                            \
+                    I lanes = *(const I *)(bits + rest);                                                               \
+                    rs = g->ars;                                                                                       \
+                    pa = a + i * rs + kc - (L);                                                                        \
+                    UNROLL for (int q = 0; q < 3; q++)                                                                 \
+                        pb[q] = b + 3 * q * bcs + kc - (L);                                                            \
+                    ALONG_STEP(V, L, Q, R, FMA, LAST_LANES)                                                            \
+                }                                                                                                      \
+                float *c = (float *)g->c + i * g->ldc + j, sum[R][Q];                                                  \
+                if (from == 0) {                                                                                       \
+                    UNROLL for (int r = 0; r < (R); r++) SUMS(c + r * g->ldc, x[r]);                                   \
+                    continue;                                                                                          \
+                }                                                                                                      \
+                UNROLL for (int r = 0; r < (R); r++) SUMS(sum[r], x[r]);                                               \
+                for (int64_t r = n - i; r < (R); r++) /* what was reached back for has it already */                   \
+                    for (int64_t q = at - j; q < (Q); q++)                                                             \
+                        c[r * g->ldc + q] += sum[r][q];                                                                \
             }                                                                                                          \
         }                                                                                                              \
+        trn_buf_unref(packed);                                                                                         \
     }
 
-/* The upper half added to the lower. A copy: a vector whose address is taken is not kept in a register. */
-#define HALF(H, x)                                                                                                     \
-    ({                                                                                                                 \
-        __typeof__(x) copy = (x);                                                                                      \
-        *(H *)&copy + *((H *)&copy + 1);                                                                               \
-    })
-#define SUM4_4(to, p, q, r, s)                                                                                         \
+/* to[i]: all of x[i] added up, of four vectors of 4 or eight of 16. Two vectors become one that has half the sums of both, and so on. */
+#define SUMS_4(to, x)                                                                                                  \
     do {                                                                                                               \
-        vf4 pq0 = SHUFFLE(p, q, 0, 4, 1, 5), pq1 = SHUFFLE(p, q, 2, 6, 3, 7);                                          \
-        vf4 rs0 = SHUFFLE(r, s, 0, 4, 1, 5), rs1 = SHUFFLE(r, s, 2, 6, 3, 7);                                          \
-        vf4 pq = pq0 + pq1, rs = rs0 + rs1;                                                                            \
-        *(vf4 *)(to) = SHUFFLE(pq, rs, 0, 1, 4, 5) + SHUFFLE(pq, rs, 2, 3, 6, 7);                                      \
+        vf4 ab = SHUFFLE((x)[0], (x)[1], 0, 4, 1, 5) + SHUFFLE((x)[0], (x)[1], 2, 6, 3, 7);                            \
+        vf4 cd = SHUFFLE((x)[2], (x)[3], 0, 4, 1, 5) + SHUFFLE((x)[2], (x)[3], 2, 6, 3, 7);                            \
+        *(vf4 *)(to) = SHUFFLE(ab, cd, 0, 1, 4, 5) + SHUFFLE(ab, cd, 2, 3, 6, 7);                                      \
     } while (0)
-#define SUM4_8(to, p, q, r, s)                                                                                         \
+#define PAIR_16(a, b)                                                                                                  \
+    (SHUFFLE16(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +                                       \
+     SHUFFLE16(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31))
+#define FOUR_16(ab, cd)                                                                                                \
+    (SHUFFLE16(ab, cd, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +                                     \
+     SHUFFLE16(ab, cd, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+#define SUMS_16(to, x)                                                                                                 \
     do {                                                                                                               \
-        vf4 p4 = HALF(vf4, p), q4 = HALF(vf4, q), r4 = HALF(vf4, r), s4 = HALF(vf4, s);                                \
-        SUM4_4(to, p4, q4, r4, s4);                                                                                    \
-    } while (0)
-#define SUM4_16(to, p, q, r, s)                                                                                        \
-    do {                                                                                                               \
-        vf p8 = HALF(vf, p), q8 = HALF(vf, q), r8 = HALF(vf, r), s8 = HALF(vf, s);                                     \
-        SUM4_8(to, p8, q8, r8, s8);                                                                                    \
+        vf16 ab = PAIR_16((x)[0], (x)[1]), cd = PAIR_16((x)[2], (x)[3]), ef = PAIR_16((x)[4], (x)[5]), gh = PAIR_16((x)[6], (x)[7]);\
+        vf16 p = FOUR_16(ab, cd), q = FOUR_16(ef, gh);                                                                 \
+        p = SHUFFLE16(p, q, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +                                  \
+            SHUFFLE16(p, q, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);                             \
+        p += SHUFFLE16(p, p, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);                                    \
+        p = SHUFFLE16(p, p, 0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);                                     \
+        *(vf *)(to) = *(vf *)&p;                                                                                       \
     } while (0)
 
 /* Everything for one kind of CPU. */
@@ -492,20 +522,20 @@ GEMM(float, vf16, f32_512, turn_f32, 16, 12, FMA_PS, __attribute__((target("avx5
 GEMM(double, vd8, f64_512, turn_f64, 8, 12, FMA_PD, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
-ALONG(float, vf4, along_f32, 4, 2, FMA_ANY, SUM4_4, )
+ALONG(vf4, bits4, along_f32, 4, 4, 2, FMA_ANY, SUMS_4, )
 #if defined(__x86_64__)
-ALONG(float, vf16, along_f32_512, 16, 6, FMA_PS, SUM4_16, __attribute__((target("avx512f,avx2,fma"))))
+ALONG(vf16, bits16, along_f32_512, 16, 8, 3, FMA_PS, SUMS_16, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
 /* With more rows than this packing pays (bench/gemmbench.c). */
 static const struct {
-    void (*fn)(const trn_gemm_args *g);
-    int64_t rows;
+    void (*fn)(const trn_gemm_args *g, int64_t from, int64_t kc);
+    int64_t rows, deep; /* `deep`: so much of eight columns stays in the first cache */
 } along[] = {
-    [TRN_GEMM_PLAIN] = {along_f32, 192},
+    [TRN_GEMM_PLAIN] = {along_f32, 192, 1024},
 #if defined(__x86_64__)
-    [TRN_GEMM_FMA] = {NULL, 0},
-    [TRN_GEMM_AVX512] = {along_f32_512, 64},
+    [TRN_GEMM_FMA] = {NULL, 0, 0},
+    [TRN_GEMM_AVX512] = {along_f32_512, 64, 1024},
 #endif
 };
 
@@ -598,12 +628,22 @@ DOTS(int64_t, i64, uint64_t)
 COMPLEX_DOTS(float _Complex, c64, conjf)
 COMPLEX_DOTS(double _Complex, c128, conj)
 
+/* Enough of everything for its blocks. Twice as many rows where k is long enough for adding up the sums to cost little. */
+static bool goes_along(const trn_gemm_args *g, int64_t rows)
+{
+    if (g->m < 3 || g->n < 8 || g->k < ALONG_LEAST)
+        return false;
+    return g->m <= rows || (rows && g->m <= 2 * rows && g->k >= 3 * ALONG_LEAST);
+}
+
 bool trn_gemm_as(trn_dtype t, const trn_gemm_args *g, trn_gemm_isa isa)
 {
     /* Very small ones, and columns of one or from a transposed B for a single row, are sums of products. */
     bool dots = !g->add && (g->n == 1 || (g->m == 1 && g->bcs != 1) || g->m * g->n * g->k < 512); /* no overflow: all three fit memory */
-    if (t == TRN_FLOAT && !dots && !g->add && g->brs == 1 && g->acs == 1 && g->m <= along[isa].rows && g->k >= ALONG_LEAST && g->k <= ALONG_MOST) {
-        along[isa].fn(g);
+    if (t == TRN_FLOAT && !dots && !g->add && g->brs == 1 && g->acs == 1 && goes_along(g, along[isa].rows)) {
+        int64_t parts = (g->k + along[isa].deep - 1) / along[isa].deep, kc = ((g->k + parts - 1) / parts + 15) / 16 * 16;
+        for (int64_t k = 0; k < g->k; k += kc)
+            along[isa].fn(g, k, TRN_MIN(kc, g->k - k));
         return true;
     }
     switch (t) {

@@ -62,7 +62,7 @@ static void products(void **state)
                                        {13, 49, 30}, {5, 1, 64},  {97, 18, 10}, {25, 100, 5}, {1, 1, 1},     {24, 31, 1}, {30, 15, 64}, {9, 1030, 6},
                                        {100, 10, 51}, {3, 3, 600}, {11, 17, 513}, {64, 128, 2}, {100, 70, 1021}, {32, 96, 40},
                                        {28, 130, 90}, {17, 64, 700}, {40, 65, 41}, {32, 64, 35},   {56, 30, 129},
-                                       {36, 65, 127}, {36, 65, 129}, {37, 64, 320}, {99, 64, 321}};
+                                       {36, 65, 127}, {36, 65, 129}, {37, 64, 320}, {99, 64, 321}, {5, 9, 2100}, {50, 20, 1500}, {7, 72, 1300}, {128, 8, 390}, {3, 67, 1029}};
     enum { MOST = 200000 };
     mats x = {.a = trn_xalloc(MOST * sizeof(double)), .b = trn_xalloc(MOST * sizeof(double)), .fa = trn_xalloc(MOST * sizeof(float)),
               .fb = trn_xalloc(MOST * sizeof(float)), .fc = trn_xalloc(MOST * sizeof(float)), .dc = trn_xalloc(MOST * sizeof(double))};

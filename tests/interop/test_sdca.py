@@ -45,7 +45,9 @@ def test_same_optimum(target, loss, adaptive, l1):
     if loss != "hinge_loss":
         for a, b in zip(ours[0], theirs[0]):
             np.testing.assert_allclose(a, b, atol=2e-3)
-    np.testing.assert_array_equal(ours[2], theirs[2])
+    visited = ours[2] != 0  # the example's weight, once it had its turn; examples that change nothing are drawn so rarely that one may never have had it
+    assert visited.all() or (adaptive and visited.mean() > 0.9)
+    np.testing.assert_array_equal(ours[2][visited], theirs[2][visited])
 
 
 def test_shrink(target):

@@ -41,12 +41,16 @@ class Examples(unittest.TestCase):
     def test_trainer_launched(self):
         for sync in ([], ["--sync"]):
             with self.subTest(sync=sync):
-                out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=600", *sync)
-                found = dict(re.findall(r"worker/(\d): loss (\S+),", out))
+                # Large batches: the loss of 64 examples alone varies between 0.3 and 0.7.
+                out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=600", "--batch_size=512", *sync)
+                found = {k: float(v) for k, v in re.findall(r"worker/(\d): loss (\S+),", out)}
                 self.assertEqual(set(found), {"0", "1"}, out)
-                # On a busy machine one of two that do not wait for each other may find every step done (nan).
-                self.assertTrue(all(float(v) < 0.6 for v in found.values() if sync or v != "nan"), out)
-                self.assertTrue(any(v != "nan" for v in found.values()), out)
+                trained = [v for v in found.values() if v == v]
+                if sync:
+                    self.assertEqual(len(trained), 2, out)
+                # Two that do not wait for each other: on a busy machine one may find every step done (nan), or have taken its last batch to variables of long ago.
+                self.assertLess(max(trained) if sync else min(trained), 0.6, out)
+                self.assertLess(max(trained), 1.5, out)  # log(4): knows nothing
 
     def test_trainer_by_flags(self):
         """Every task the same program, the ps too: it ends by itself."""

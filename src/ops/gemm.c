@@ -162,19 +162,24 @@ INLINE void turn_f64(double *to, const double *from, int64_t cs, int64_t kc, int
 /* What becomes of C: added to, overwritten, or overwritten past the cache: a large one that is not read soon would otherwise be read before it is written. */
 enum { ADD, SET, STREAM };
 
-/* A tile of R x 2·L of C; A: PACKED, ROWS or COLS. `ahead`: a quarter of the next panel of B, or NULL; it is fetched meanwhile. (Written out in each function:
+/* Parts of a tile's MR rows. */
+#define PART_WHOLE(MR) (MR)
+#define PART_TWO(MR) (2 * (MR) / 3)
+#define PART_THIRD(MR) ((MR) / 3)
+
+/* A tile, or the upper PART of one, of 2·L columns of C; A: PACKED, ROWS or COLS. `ahead`: a quarter of the next panel of B, or NULL; it is fetched meanwhile. (Written out in each function:
  * gcc takes vectors larger than the caller's own target apart before it inlines.) */
-#define TILE(T, V, name, L, R, MR, FMA, TARGET, A, B)                                                                  \
+#define TILE(T, V, name, L, PART, MR, FMA, TARGET, A, B)                                                               \
     TARGET static void name(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *keep, T *c, int64_t ldc,  \
                             int64_t mr, int64_t nr, int how, const T *ahead)                                           \
     {                                                                                                                  \
-        enum { stride = (MR), lanes = (L) };                                                                           \
+        enum { stride = (MR), lanes = (L), R = PART_##PART(MR) };                                                      \
         (void)ars;                                                                                                     \
         (void)brs;                                                                                                     \
         (void)keep;                                                                                                    \
         const T *p[4] = {a, a + 3 * ars, a + 6 * ars, a + 9 * ars};                                                    \
         V x[R][2];                                                                                                     \
-        UNROLL for (int r = 0; r < (R); r++) x[r][0] = x[r][1] = (V){0};                                               \
+        UNROLL for (int r = 0; r < R; r++) x[r][0] = x[r][1] = (V){0};                                                 \
         for (int64_t r = 0; r < mr && how != STREAM; r++) {                                                            \
             __builtin_prefetch(c + r * ldc, 1);                                                                        \
             __builtin_prefetch(c + r * ldc + (L), 1);                                                                  \
@@ -200,8 +205,8 @@ enum { ADD, SET, STREAM };
             b += B##_STRIDE;                                                                                           \
             keep += 2 * (L);                                                                                           \
         }                                                                                                              \
-        if (mr == (R) && nr == 2 * (L)) {                                                                              \
-            UNROLL for (int r = 0; r < (R); r++)                                                                       \
+        if (mr == R && nr == 2 * (L)) {                                                                                \
+            UNROLL for (int r = 0; r < R; r++)                                                                         \
             {                                                                                                          \
                 V *y = (V *)(c + r * ldc), *z = (V *)(c + r * ldc + (L));                                              \
                 if (how == ADD) {                                                                                      \
@@ -218,8 +223,8 @@ enum { ADD, SET, STREAM };
             }                                                                                                          \
             return;                                                                                                    \
         }                                                                                                              \
-        T t[(R) * 2 * (L)];                                                                                            \
-        UNROLL for (int r = 0; r < (R); r++)                                                                           \
+        T t[R * 2 * (L)];                                                                                              \
+        UNROLL for (int r = 0; r < R; r++)                                                                             \
         {                                                                                                              \
             *(V *)(t + r * 2 * (L)) = x[r][0];                                                                         \
             *(V *)(t + r * 2 * (L) + (L)) = x[r][1];                                                                   \
@@ -356,27 +361,36 @@ enum { ADD, SET, STREAM };
         *(vf *)(to) = *(vf *)&p;                                                                                       \
     } while (0)
 
+#if !TRN_ASAN && !TRN_TSAN && defined(__x86_64__)
+#define PACKS_TIGHT 0
+#define PACKS_LOOSE 0
+#define PACKS_TAKEN 1
+#include "ops/gemm_512.h"
+#else
+#define TILE_512 TILE
+#endif
+
 /* Everything for one kind of CPU. */
-#define GEMM(T, V, tag, turn, L, MR, FMA, TARGET)                                                                      \
+#define GEMM(TILE, T, V, tag, turn, L, MR, FMA, TARGET)                                                                \
     typedef void tile_##tag(int64_t kc, const T *a, int64_t ars, const T *b, int64_t brs, T *keep, T *c, int64_t ldc,  \
                             int64_t mr, int64_t nr, int how, const T *ahead);                                          \
-    TILE(T, V, tile_rows_##tag, L, MR, MR, FMA, TARGET, ROWS, TIGHT)                                                   \
-    TILE(T, V, tile_rows_take_##tag, L, MR, MR, FMA, TARGET, ROWS, TAKEN)                                              \
-    TILE(T, V, tile_packed_##tag, L, MR, MR, FMA, TARGET, PACKED, TIGHT)                                               \
-    TILE(T, V, tile_take_##tag, L, MR, MR, FMA, TARGET, PACKED, TAKEN)                                                 \
-    TILE(T, V, tile_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT) /* what is left below: two thirds */   \
-    TILE(T, V, tile_third_##tag, L, (MR) / 3, MR, FMA, TARGET, PACKED, TIGHT)    /* a third */                         \
-    TILE(T, V, tile_direct_##tag, L, MR, MR, FMA, TARGET, PACKED, LOOSE)                                               \
-    TILE(T, V, tile_cols_##tag, L, MR, MR, FMA, TARGET, COLS, TIGHT)                                                   \
-    TILE(T, V, tile_cols_take_##tag, L, MR, MR, FMA, TARGET, COLS, TAKEN)                                              \
-    TILE(T, V, tile_rows_direct_##tag, L, MR, MR, FMA, TARGET, ROWS, LOOSE)                                            \
-    TILE(T, V, tile_rows_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, ROWS, TIGHT)                                     \
-    TILE(T, V, tile_rows_third_##tag, L, (MR) / 3, MR, FMA, TARGET, ROWS, TIGHT)                                       \
-    TILE(T, V, tile_rows_direct_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, ROWS, LOOSE)                              \
-    TILE(T, V, tile_rows_direct_third_##tag, L, (MR) / 3, MR, FMA, TARGET, ROWS, LOOSE)                                \
-    TILE(T, V, tile_cols_direct_##tag, L, MR, MR, FMA, TARGET, COLS, LOOSE)                                            \
-    TILE(T, V, tile_cols_two_##tag, L, 2 * (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                     \
-    TILE(T, V, tile_cols_third_##tag, L, (MR) / 3, MR, FMA, TARGET, COLS, LOOSE)                                       \
+    TILE(T, V, tile_rows_##tag, L, WHOLE, MR, FMA, TARGET, ROWS, TIGHT)                                                \
+    TILE(T, V, tile_rows_take_##tag, L, WHOLE, MR, FMA, TARGET, ROWS, TAKEN)                                           \
+    TILE(T, V, tile_packed_##tag, L, WHOLE, MR, FMA, TARGET, PACKED, TIGHT)                                            \
+    TILE(T, V, tile_take_##tag, L, WHOLE, MR, FMA, TARGET, PACKED, TAKEN)                                              \
+    TILE(T, V, tile_two_##tag, L, TWO, MR, FMA, TARGET, PACKED, TIGHT) /* what is left below: two thirds */            \
+    TILE(T, V, tile_third_##tag, L, THIRD, MR, FMA, TARGET, PACKED, TIGHT)    /* a third */                            \
+    TILE(T, V, tile_direct_##tag, L, WHOLE, MR, FMA, TARGET, PACKED, LOOSE)                                            \
+    TILE(T, V, tile_cols_##tag, L, WHOLE, MR, FMA, TARGET, COLS, TIGHT)                                                \
+    TILE(T, V, tile_cols_take_##tag, L, WHOLE, MR, FMA, TARGET, COLS, TAKEN)                                           \
+    TILE(T, V, tile_rows_direct_##tag, L, WHOLE, MR, FMA, TARGET, ROWS, LOOSE)                                         \
+    TILE(T, V, tile_rows_two_##tag, L, TWO, MR, FMA, TARGET, ROWS, TIGHT)                                              \
+    TILE(T, V, tile_rows_third_##tag, L, THIRD, MR, FMA, TARGET, ROWS, TIGHT)                                          \
+    TILE(T, V, tile_rows_direct_two_##tag, L, TWO, MR, FMA, TARGET, ROWS, LOOSE)                                       \
+    TILE(T, V, tile_rows_direct_third_##tag, L, THIRD, MR, FMA, TARGET, ROWS, LOOSE)                                   \
+    TILE(T, V, tile_cols_direct_##tag, L, WHOLE, MR, FMA, TARGET, COLS, LOOSE)                                         \
+    TILE(T, V, tile_cols_two_##tag, L, TWO, MR, FMA, TARGET, COLS, LOOSE)                                              \
+    TILE(T, V, tile_cols_third_##tag, L, THIRD, MR, FMA, TARGET, COLS, LOOSE)                                          \
     THIN(T, V, thin1_##tag, L, 1, 8, TARGET)                                                                           \
     THIN(T, V, thin2_##tag, L, 2, 4, TARGET)                                                                           \
     THIN(T, V, thin3_##tag, L, 3, 4, TARGET)                                                                           \
@@ -513,13 +527,13 @@ enum { ADD, SET, STREAM };
 
 typedef bool gemm_fn(const trn_gemm_args *g);
 
-GEMM(float, vf4, f32, turn_f32, 4, 6, FMA_ANY, ) /* what every CPU has */
-GEMM(double, vd2, f64, turn_f64, 2, 6, FMA_ANY, )
+GEMM(TILE, float, vf4, f32, turn_f32, 4, 6, FMA_ANY, ) /* what every CPU has */
+GEMM(TILE, double, vd2, f64, turn_f64, 2, 6, FMA_ANY, )
 #if defined(__x86_64__)
-GEMM(float, vf, f32_fma, turn_f32, 8, 6, FMA_PS, __attribute__((target("avx2,fma"))))
-GEMM(double, vd, f64_fma, turn_f64, 4, 6, FMA_PD, __attribute__((target("avx2,fma"))))
-GEMM(float, vf16, f32_512, turn_f32, 16, 12, FMA_PS, __attribute__((target("avx512f,avx2,fma"))))
-GEMM(double, vd8, f64_512, turn_f64, 8, 12, FMA_PD, __attribute__((target("avx512f,avx2,fma"))))
+GEMM(TILE, float, vf, f32_fma, turn_f32, 8, 6, FMA_PS, __attribute__((target("avx2,fma"))))
+GEMM(TILE, double, vd, f64_fma, turn_f64, 4, 6, FMA_PD, __attribute__((target("avx2,fma"))))
+GEMM(TILE_512, float, vf16, f32_512, turn_f32, 16, 12, FMA_PS, __attribute__((target("avx512f,avx2,fma"))))
+GEMM(TILE_512, double, vd8, f64_512, turn_f64, 8, 12, FMA_PD, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
 ALONG(vf4, bits4, along_f32, 4, 4, 2, FMA_ANY, SUMS_4, )

@@ -1,4 +1,5 @@
-/* MatMul or Conv2D, a bias and perhaps an activation become one node, which keeps the last one's name.
+/* MatMul or Conv2D, a bias and perhaps an activation become one node, which keeps the last one's name. So do, on the way back, the gradients of max pooling and of a Relu whose result
+ * was pooled: a MaxPoolGrad with the attr _relu, in the Relu's place.
  *
  * The nodes in between must have no other users: not a fetch, not a gradient, nobody who waits for them. Who only asks for their shape is content
  * with the fused node, whose shape is the same. All of them must be on one device, of this task. What they waited for, the fused node waits for.
@@ -196,6 +197,43 @@ static trn_err rewrite(trn_opt *p, const trn_gusers *u, const chain *c)
     return TRN_OK;
 }
 
+/* ReluGrad(MaxPoolGrad(y, …), y): a window's largest element gets its gradient if it is above 0, the others get 0 anyway. */
+static trn_gnode *match_pool(const trn_opt *p, const trn_gusers *u, const trn_gnode *nd)
+{
+    if (!trn_gnode__is(nd, "ReluGrad") || !trn_fuse__is_value(nd) || !trn_fuse__is_ours(p, nd))
+        return NULL;
+    trn_gnode *pool = p->g->node[nd->in[0].node];
+    bool same = trn_gnode__is(pool, "MaxPoolGrad") && pool->in[0].node == nd->in[1].node && pool->in[0].slot == nd->in[1].slot;
+    return same && may_go(p, pool) && trn_fuse__same_place(pool, nd) && only_used_by(p, u, pool, nd) ? pool : NULL;
+}
+
+static void rewrite_pool(trn_opt *p, trn_gnode *nd, const trn_gnode *pool)
+{
+    trn_arena *a = p->g->arena;
+    int n = 0;
+    trn_attr *attrs = trn_arena_alloc(a, (size_t)(pool->n.n_attrs + 2) * sizeof *attrs), relu = trn_attr__bool("_relu", true);
+    const trn_attr *cls = trn_node_attr(&nd->n, "_class");
+    for (int i = 0; i < pool->n.n_attrs; i++)
+        if (strcmp(pool->n.attrs[i].name, "_class") != 0)
+            attrs[n++] = pool->n.attrs[i];
+    trn_attr__copy(&attrs[n++], a, &relu);
+    if (cls)
+        attrs[n++] = *cls;
+    trn_node was = nd->n;
+    nd->n.op = pool->n.op;
+    nd->n.attrs = attrs;
+    nd->n.n_attrs = n;
+    trn_err err = trn_gnode__resolve(nd, a, NULL, 3, NULL);
+    if (err) {
+        trn_err_free(err);
+        nd->n = was;
+        return;
+    }
+    nd->in = trn_arena_dup(a, pool->in, 3 * sizeof *pool->in);
+    for (int i = 0; i < pool->n_ctl; i++)
+        trn_graph_add_ctl(p->g, nd, pool->ctl[i]);
+}
+
 trn_err trn_opt__fuse(trn_opt *p)
 {
     trn_gusers u;
@@ -204,8 +242,13 @@ trn_err trn_opt__fuse(trn_opt *p)
     int n = p->g->n;
     for (int i = 0; i < n && !err; i++) {
         chain c;
-        if (p->g->node[i] && p->g->node[i]->n.def && i < p->n0 && match(&c, p, &u, p->g->node[i]))
+        trn_gnode *nd = p->g->node[i], *pool;
+        if (!nd || !nd->n.def || i >= p->n0)
+            continue;
+        if (match(&c, p, &u, nd))
             err = rewrite(p, &u, &c);
+        else if ((pool = match_pool(p, &u, nd)))
+            rewrite_pool(p, nd, pool);
     }
     trn_gusers__fini(&u);
     return err ? err : trn_fuse__updates(p);

@@ -113,6 +113,7 @@ typedef struct pool_job {
     char *y;
     trn_tensor *index; /* MaxPoolWithArgmax */
     bool batch_index, tiles; /* tiles: every input element is in exactly one window */
+    bool relu;               /* the input is a Relu's output, whose gradient is wanted (graph/fuse.c; float) */
     double *sum;             /* FractionalAvgPoolGrad adds in double, whatever the type */
     atomic_bool differs;     /* `m` is not what pooling gives */
     void (*image)(struct pool_job *, int64_t);
@@ -248,7 +249,8 @@ TRN_SIMD static void max_quads(float *y, const float *x, const float *below, int
             y[i] = e > a ? e : a;
         }
 }
-TRN_SIMD static void max_quads_grad(float *y, float *y_below, const float *x, const float *below, const float *g, int64_t n, int64_t c)
+/* relu: only a maximum above 0 gets its gradient. */
+TRN_SIMD static void max_quads_grad(float *y, float *y_below, const float *x, const float *below, const float *g, int64_t n, int64_t c, bool relu)
 {
     for (int64_t o = 0; o < n; o++, g += c, x += 2 * c, below += 2 * c, y += 2 * c, y_below += 2 * c)
         TRN_IVDEP for (int64_t i = 0; i < c; i++)
@@ -260,6 +262,8 @@ TRN_SIMD static void max_quads_grad(float *y, float *y_below, const float *x, co
             at = d > a ? 2 : at;
             a = d > a ? d : a;
             at = e > a ? 3 : at;
+            a = e > a ? e : a;
+            v = relu && !(a > 0) ? 0 : v;
             y[i] = at == 0 ? v : 0;
             y[c + i] = at == 1 ? v : 0;
             y_below[i] = at == 2 ? v : 0;
@@ -273,7 +277,7 @@ static void quads_image(pool_job *j, int64_t i)
     float *y = (float *)(void *)j->y + i * (j->g ? in_places(j) : out_places(j)) * j->c;
     for (int64_t r = 0; r < j->out[1]; r++, x += 2 * row)
         if (g)
-            max_quads_grad(y + 2 * r * row, y + (2 * r + 1) * row, x, x + row, g + r * out, j->out[2], j->c);
+            max_quads_grad(y + 2 * r * row, y + (2 * r + 1) * row, x, x + row, g + r * out, j->out[2], j->c, j->relu);
         else
             max_quads(y + r * out, x, x + row, j->out[2], j->c);
 }
@@ -316,6 +320,9 @@ static void max_grad_image(pool_job *j, int64_t i)
             })
         }
     }
+    float *top = (float *)(void *)(j->y + (size_t)(i * in_places(j)) * row);
+    for (int64_t q = 0, n = j->relu ? in_places(j) * j->c : 0; q < n; q++)
+        top[q] = ((const float *)(const void *)x)[q] > 0 ? top[q] : 0;
 }
 
 static void max_grad_grad_image(pool_job *j, int64_t i)
@@ -516,6 +523,7 @@ static trn_err max_grad(trn_kctx *k, int space, int at, bool second)
     trn_tensor *wx = NULL, *wg = NULL, *wm = NULL, *wy = NULL;
     trn_err e = trn_window_in(&wx, k, &j.w, x, true);
     bool near = space == 3 && !second;
+    j.relu = space == 2 && !second && x->dtype == TRN_FLOAT && trn_attr_bool(k->node, "_relu");
     if (!e)
         e = trn_window_in(&wg, k, &j.w, g, true);
     if (!e && near)

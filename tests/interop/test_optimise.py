@@ -245,6 +245,29 @@ def test_products_that_are_gradients(target, kind):
         np.testing.assert_allclose(f, t, rtol=1e-4, atol=1e-5)
 
 
+def test_pooled_relu(target):
+    """The gradients of max pooling and of the Relu before it are one node: the same bits as two, TensorFlow's values."""
+    x, feed = placeholder(RNG.rand(4, 12, 12, 3).astype(np.float32) - 0.5)
+    w = tf.constant(RNG.rand(3, 3, 3, 8).astype(np.float32) - 0.5)
+    y = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")), 2, 2, "VALID")
+    grads = tf.gradients(tf.reduce_sum(y * y), [x, w])
+
+    def run(target, cfg):
+        meta = tf1.RunMetadata()
+        with tf1.Session(target, config=cfg) as s:
+            got = s.run(grads, feed, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=meta)
+        return got, {n.timeline_label.split(" = ")[-1].split("(")[0] for d in meta.step_stats.dev_stats for n in d.node_stats}
+
+    one, ran = run(target, config())
+    assert "MaxPoolGrad" in ran and "ReluGrad" not in ran, ran
+    two, ran = run(target, config(remapping=OFF))
+    assert "ReluGrad" in ran, ran
+    theirs, _ = run("", None)
+    for a, b, c in zip(one, two, theirs):
+        assert a.tobytes() == b.tobytes()
+        np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-5)
+
+
 def test_updates_that_are_owed(target):
     """A step is answered while its last updates are still to be made. Whoever looks sees them: another session at once, the next step, a second update, one that reads rows."""
     x, feed = placeholder(RNG.rand(100, 500).astype(np.float32))

@@ -121,6 +121,9 @@ static inline void optest_attrs(optest *t, const char *text)
         for (int i = 0; i < def->n_attrs; i++)
             if (strlen(def->attrs[i].name) == n && !memcmp(def->attrs[i].name, p, n))
                 d = &def->attrs[i];
+        trn_attrdef flag = {.name = trn_arena_strndup(t->arena, p, n), .kind = TRN_ATTR_BOOL};
+        if (*p == '_') /* what only our own optimiser writes: no op declares it */
+            d = &flag;
         if (!d || p[n] != '=') {
             fprintf(stderr, "optest: %s has no attr \"%.*s\"\n", t->node.op, (int)n, p);
             abort();

@@ -268,6 +268,41 @@ static void quads_too(void **s)
     optest_end(&t);
 }
 
+/* With a Relu's gradient on its way (graph/fuse.c): the same as one after the other, to the last bit, for windows that tile and others. */
+static void relu_on_the_way(void **s)
+{
+    static const char *const windows[] = {"ksize=[1,2,2,1], strides=[1,2,2,1], padding=\"VALID\"", "ksize=[1,3,3,1], strides=[1,1,1,1], padding=\"SAME\"",
+                                          "ksize=[1,2,2,1], strides=[1,2,2,1], padding=\"SAME\""};
+    for (int w = 0; w < 3; w++) {
+        enum { SIZE = 6, C = 5, N = 2 * SIZE * SIZE * C };
+        int64_t side = w == 1 ? SIZE : SIZE / 2, n = 2 * side * side * C;
+        float x[N], g[N];
+        for (int i = 0; i < N; i++) {
+            x[i] = (float)(i * 7919 % 13 - 6); /* also windows with nothing above 0, and several largest */
+            x[i] = i / C % 6 < 2 && x[i] > 0 ? -x[i] : x[i];
+            g[i] = (float)(i % 17 + 1);
+        }
+        x[40] = NAN;
+        optest t, both, relu;
+        assert_null(optest_run(&t, "MaxPool", windows[w], trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){2, SIZE, SIZE, C}, x), NULL));
+        float pooled[N];
+        memcpy(pooled, t.out[0].t->data, sizeof(float) * (size_t)n);
+        optest_end(&t);
+        for (int r = 0; r < 2; r++) {
+            char attrs[128];
+            snprintf(attrs, sizeof attrs, "%s%s", windows[w], r ? ", _relu=true" : "");
+            assert_null(optest_run(r ? &both : &t, "MaxPoolGrad", attrs, trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){2, SIZE, SIZE, C}, x),
+                                   trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){2, side, side, C}, pooled), trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){2, side, side, C}, g), NULL));
+        }
+        assert_null(optest_run(&relu, "ReluGrad", "", trn_tensor_ref(t.out[0].t), trn_tensor_from(TRN_FLOAT, 4, (int64_t[]){2, SIZE, SIZE, C}, x), NULL));
+        assert_memory_equal(both.out[0].t->data, relu.out[0].t->data, sizeof x);
+        assert_memory_not_equal(both.out[0].t->data, t.out[0].t->data, sizeof x);
+        optest_end(&relu);
+        optest_end(&both);
+        optest_end(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +315,7 @@ int main(void)
         cmocka_unit_test(cache_is_bounded),
         cmocka_unit_test(first_maximum_gets_the_gradient),
         cmocka_unit_test(quads_too),
+        cmocka_unit_test(relu_on_the_way),
     };
     setenv("TRAINERA_WINOGRAD", "all", 1);
     if (trn_pool_open(&pool, 3, "pool"))

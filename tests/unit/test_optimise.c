@@ -465,6 +465,39 @@ static void fusion_keeps_the_rest(void **state)
     trn_graph_free(g);
 }
 
+#define POOL_WINDOW                                                                                                    \
+    "attr { key: 'ksize' value { list { i: 1 i: 2 i: 2 i: 1 } } } attr { key: 'strides' value { list { i: 1 i: 2 i: 2 i: 1 } } } attr { key: 'padding' value { s: 'VALID' } } "
+#define POOLED(before)                                                                                                 \
+    N_PLACEHOLDER("x") N_PLACEHOLDER("z") N_PLACEHOLDER("g") N_OP1("a", "Relu", "x") "node { name: 'before' op: 'NoOp' } " NODE("m", "MaxPool", IN("a"), DT("T", F) POOL_WINDOW) \
+        NODE("d", "MaxPoolGrad", IN("a") IN("m") IN("g") before, DT("T", F) POOL_WINDOW)
+
+static void check_pooled(const char *what, const char *text, bool fused)
+{
+    trn_graph *g = optimised(text, &fusing);
+    const trn_gnode *y = node_of(g, "y");
+    if ((strcmp(y->n.op, "MaxPoolGrad") == 0) != fused)
+        fail_msg("%s: %s", what, y->n.op);
+    if (fused) {
+        assert_true(trn_attr_bool(&y->n, "_relu"));
+        assert_string_equal(trn_attr_str(&y->n, "padding"), "VALID");
+        assert_string_equal(input_of(g, y, 0)->n.name, "a");
+        assert_string_equal(input_of(g, y, 1)->n.name, "m");
+        assert_string_equal(input_of(g, y, 2)->n.name, "g");
+        assert_true(has_ctl(y, node_of(g, "before")));
+        assert_null(trn_graph_find(g, "d", 1));
+    }
+    trn_graph_free(g);
+}
+
+static void fuses_gradients_of_pooling(void **state)
+{
+    check_pooled("a Relu that was pooled", POOLED(IN("^before")) N_OP2("y", "ReluGrad", "d", "a") OUT(F), true);
+    check_pooled("another's features", POOLED("") N_OP2("y", "ReluGrad", "d", "z") OUT(F), false);
+    check_pooled("the gradient is fetched", POOLED("") N_OP2("y", "ReluGrad", "d", "a") OUT(F) RETVAL("r2", "d", "1"), false);
+    check_pooled("used twice", POOLED("") N_OP2("y", "ReluGrad", "d", "a") OUT(F) N_OP1("n", "Neg", "d") RETVAL("r2", "n", "1"), false);
+    check_pooled("another activation", POOLED("") N_OP2("y", "Relu6Grad", "d", "a") OUT(F), false);
+}
+
 #define UPDATED(op, in, rest) FX N_PLACEHOLDER("d") W_VAR NODE("m", "MatMul", IN("x") IN("d"), DT("T", F) "attr { key: 'transpose_a' value { b: true } } ") NODE("y", op, IN("wv") in, DT("T", F)) rest
 #define RATE C_OF("lr", F, "", "float_val: 0.1")
 #define SGD "ResourceApplyGradientDescent"
@@ -532,7 +565,7 @@ int main(void)
         cmocka_unit_test(simplifies),
         cmocka_unit_test(products_take_transposes),
         cmocka_unit_test(fuses_products),
-        cmocka_unit_test(fusion_keeps_the_rest), cmocka_unit_test(fuses_updates),
+        cmocka_unit_test(fusion_keeps_the_rest), cmocka_unit_test(fuses_updates), cmocka_unit_test(fuses_gradients_of_pooling),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

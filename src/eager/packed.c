@@ -72,7 +72,7 @@ static trn_err remote_member(trn_emember *m, trn_ectx *ctx, trn_wsession *s, trn
     trn_sb bytes = {0};
     trn_pb_pack(&bytes, &h->base);
     Tensorflow__Eager__RemoteTensorHandle *copy;
-    trn_err err = TRN_PB_UNPACK(&copy, p->arena, tensorflow__eager__remote_tensor_handle__descriptor, bytes.p, bytes.n);
+    trn_err err = TRN_PB_UNPACK(&copy, p->arena, tensorflow__eager__remote_tensor_handle__descriptor, (const uint8_t *)bytes.p, bytes.n);
     trn_sb_fini(&bytes);
     TRN_TRY(err);
     m->input = trn_arena_alloc(p->arena, sizeof *m->input);

@@ -27,11 +27,13 @@
 
 enum { L1_BYTES = 32 << 10, PANEL_BYTES = 20 << 10, FEW_BYTES = 16 << 10, KC = 320, MC = 96, NC = 512, STREAM_FROM = 2 << 20, ALONG_LEAST = 128 };
 
-/* How much of k is taken at once: equal parts, none of them a small rest, and a panel of B, `wide` bytes for each of k, leaves a third of the first cache to A and C. */
-static int64_t depth(int64_t k, int64_t wide)
+/* How much of k is taken at once: equal parts, none of them a small rest, and a panel of B (`wide` bytes for each of k) leaves a third of the first cache to A and C. What is
+ * written past the cache is written once. */
+static int64_t depth(const trn_gemm_args *g, int64_t wide, int64_t size)
 {
-    int64_t most = TRN_MIN((int64_t)KC, PANEL_BYTES / wide), parts = (k + most - 1) / most;
-    return ((k + parts - 1) / parts + 3) / 4 * 4;
+    bool once = g->stream && g->k <= KC && g->m * g->n * size >= STREAM_FROM;
+    int64_t most = once ? KC : TRN_MIN((int64_t)KC, PANEL_BYTES / wide), parts = (g->k + most - 1) / most;
+    return ((g->k + parts - 1) / parts + 3) / 4 * 4;
 }
 
 /* How the factors are read: where they lie, or packed. */
@@ -298,7 +300,7 @@ enum { ADD, SET, STREAM };
                 int64_t i = TRN_MIN(n, g->m - (R)), rs = pack ? (L) : g->ars, step = pack ? (R) * (L) : (L);           \
                 const float *pa = pack ? pack + n * whole : a + i * rs, *pb[3] = {b, b + 3 * bcs, b + 6 * bcs};        \
                 /* A part of the next columns comes closer meanwhile. */                                               \
-                int64_t part = ((Q) * kc * (R) + g->m - 1) / g->m, done = n / (R) * part;                            \
+                int64_t part = ((Q) * kc * (R) + g->m - 1) / g->m, done = n / (R) * part;                              \
                 const float *near = b + ((Q) + done / kc) * bcs + done % kc, *far = at + 2 * (Q) <= g->n ? near + part : near;\
                 V x[R][Q], v[R];                                                                                       \
                 UNROLL for (int r = 0; r < (R); r++) UNROLL for (int q = 0; q < (Q); q++) x[r][q] = (V){0};            \
@@ -438,7 +440,7 @@ enum { ADD, SET, STREAM };
     {                                                                                                                  \
         const T *a = g->a, *b = g->b;                                                                                  \
         T *c = g->c;                                                                                                   \
-        int64_t deep = depth(g->k, 2 * (L) * (int64_t)sizeof(T));                                                                                    \
+        int64_t deep = depth(g, 2 * (L) * (int64_t)sizeof(T), sizeof(T));                                              \
         for (int64_t jc = 0; jc < g->n; jc += NC)                                                                      \
             for (int64_t kk = 0; kk < g->k; kk += deep) {                                                              \
                 int64_t nc = TRN_MIN((int64_t)NC, g->n - jc), kc = TRN_MIN(deep, g->k - kk);                           \
@@ -455,6 +457,7 @@ enum { ADD, SET, STREAM };
                     bool fits = (l.rows || (l.cols && direct == nc)) && (rest == (MR) / 3 || rest == 2 * (MR) / 3);    \
                     if (!fits)                                                                                         \
                         pack_a_##tag(pa, fa + whole * g->ars, g->ars, g->acs, rest, kc);                               \
+                    /* With few rows below it, waiting for B is most of the work: it is packed in the order in which it lies. */\
                     bool wide = ic == 0 && direct == 0 && g->bcs == 1 && g->m <= MC && g->brs * (int64_t)sizeof(T) >= 2048 && nc >= 4 * (L);\
                     if (wide)                                                                                          \
                         pack_b_##tag(pb, fb, g->brs, 1, kc, nc);                                                       \
@@ -462,8 +465,8 @@ enum { ADD, SET, STREAM };
                         int64_t nr = TRN_MIN((int64_t)2 * (L), nc - j);                                                \
                         T *panel = pb + (j - direct) * kc;                                                             \
                         /* Packed by the first tile that reads it, where that tile is a whole one. */                  \
-                        bool take = !wide && ic == 0 && j >= direct && g->bcs == 1 && nr == 2 * (L) && mc >= (MR);              \
-                        if (!wide && ic == 0 && j >= direct && !take)                                                         \
+                        bool take = !wide && ic == 0 && j >= direct && g->bcs == 1 && nr == 2 * (L) && mc >= (MR);     \
+                        if (!wide && ic == 0 && j >= direct && !take)                                                  \
                             pack_b_##tag(panel, fb + j * g->bcs, g->brs, g->bcs, kc, nr);                              \
                         for (int64_t i = 0; i < mc; i += (MR)) {                                                       \
                             T *y = c + (ic + i) * g->ldc + jc + j;                                                     \
@@ -487,7 +490,8 @@ enum { ADD, SET, STREAM };
                                              : mr <= 2 * (MR) / 3        ? tile_two_##tag                              \
                                                                          : tile_packed_##tag;                          \
                             /* While the tiles below the first are computed, the next panel comes closer. */           \
-                            const T *next = wide ? (kk + kc < g->k ? b + (kk + kc) * g->brs + jc + j : NULL) : j + 2 * (L) < nc ? fb + j + 2 * (L) : kk + kc < g->k ? b + (kk + kc) * g->brs + jc : NULL;\
+                            const T *below = kk + kc < g->k ? b + (kk + kc) * g->brs + jc : NULL;                      \
+                            const T *next = wide ? (below ? below + j : NULL) : j + 2 * (L) < nc ? fb + j + 2 * (L) : below;\
                             int64_t nth = i / (MR);                                                                    \
                             bool fetch = next && ic == 0 && j >= direct && g->bcs == 1 && nth >= 1 && nth <= 4;        \
                             fn(kc, at, lead, bp, g->brs, panel, y, g->ldc, mr, nr, how, fetch ? next + (nth - 1) * (kc / 4) * g->brs : NULL);\
@@ -502,7 +506,7 @@ enum { ADD, SET, STREAM };
             (g->m == 1 ? thin1_##tag : g->m == 2 ? thin2_##tag : thin3_##tag)(g);                                      \
             return true;                                                                                               \
         }                                                                                                              \
-        int64_t kc = TRN_MIN(g->k, depth(g->k, 2 * (L) * (int64_t)sizeof(T))), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),           \
+        int64_t kc = TRN_MIN(g->k, depth(g, 2 * (L) * (int64_t)sizeof(T), sizeof(T))), mc = TRN_MIN((g->m + (MR) - 1) / (MR) * (MR), (int64_t)MC),\
                 nc = TRN_MIN((g->n + 2 * (L) - 1) / (2 * (L)) * (2 * (L)), (int64_t)NC);                               \
         /* What packed_ packs of either; nothing, or little, where they are read as they lie. */                       \
         layout l = layout_of(g, sizeof(T), MR, kc);                                                                    \

@@ -106,7 +106,7 @@
             STEP512(PART, A, B, P, E, 0) STEP512(PART, A, B, P, E, 1) STEP512(PART, A, B, P, E, 2) STEP512(PART, A, B, P, E, 3)\
             A512_##A##_ON(E, 4) B512_##B##_ON(4) B512_##B##_AHEAD                                                      \
             "dec %[four]\n\tjnz 1b\n2:\n\t"                                                                            \
-            "mov %[one],%[four]\n\ttest %[four],%[four]\n\tjz 2f\n1:\n\t"                                             \
+            "mov %[one],%[four]\n\ttest %[four],%[four]\n\tjz 2f\n1:\n\t"                                              \
             STEP512(PART, A, B, P, E, 0) A512_##A##_ON(E, 1) B512_##B##_ON(1)                                          \
             "dec %[four]\n\tjnz 1b\n2:\n\t"                                                                            \
             "cmpl $1,%[end]\n\tje 2f\n\tjg 3f\n\t"                                                                     \
@@ -114,7 +114,7 @@
             "2:\n\t" EACH512_##PART(SET512, P) "jmp 4f\n"                                                              \
             "3:\n\t" EACH512_##PART(STREAM512, P)                                                                      \
             "4:\n\tvzeroupper"                                                                                         \
-            : [a0] "+r"(a), [a1] "+r"(a1), [a2] "+r"(a2), [a3] "+r"(a3), [b] "+r"(b), [keep] "+r"(keep), [ahead] "+r"(ahead), [c] "+r"(to), [four] "+r"(four)\
+            : [a0] "+&r"(a), [a1] "+&r"(a1), [a2] "+&r"(a2), [a3] "+&r"(a3), [b] "+&r"(b), [keep] "+&r"(keep), [ahead] "+&r"(ahead), [c] "+&r"(to), [four] "+&r"(four)\
             : [one] "m"(one), [ars] "r"(ars), [brs] "r"(brs), [ldc] "r"(step), [end] "m"(end)                          \
             : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",\
               "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31");\

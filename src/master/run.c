@@ -129,8 +129,6 @@ trn_err trn_master_make_callable(trn_master *m, const Tensorflow__MakeCallableRe
     const Tensorflow__CallableOptions *o = r->options;
     if (!o)
         return trn_errorf(TRN_INVALID_ARGUMENT, "MakeCallable without options");
-    if (o->run_options)
-        TRN_TRY(trn_refuse_watches(o->run_options->debug_options.data, o->run_options->debug_options.len));
     trn_msession *s;
     TRN_TRY(trn_msession_find(&s, m, r->session_handle));
     trn_arena *a = trn_arena_new();

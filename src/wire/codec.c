@@ -636,21 +636,10 @@ int64_t trn_push_align(const uint8_t *p, size_t have, size_t total)
 
 /* ---- RunStep ------------------------------------------------------------------------------------------------------ */
 
-trn_err trn_refuse_watches(const uint8_t *p, size_t n)
-{
-    trn_pbr r = trn_pbr_init(p, n);
-    while (trn_pbr_next(&r))
-        if (r.field == 4 && r.type == TRN_PB_BYTES) /* debug_tensor_watch_opts */
-            return trn_errorf(TRN_UNIMPLEMENTED, "debug_options: Trainera does not watch tensors for tfdbg; fetch them, print them with tf.print, or look at a step with `trainera trace`");
-    return TRN_OK;
-}
-
-static trn_err parse_run_options(trn_run_step_req *out, const uint8_t *p, size_t n)
+static void parse_run_options(trn_run_step_req *out, const uint8_t *p, size_t n)
 {
     trn_pbr r = trn_pbr_init(p, n);
     while (trn_pbr_next(&r)) {
-        if (r.field == 6 && r.type == TRN_PB_BYTES)
-            TRN_TRY(trn_refuse_watches(r.b, r.n));
         if (r.type != TRN_PB_VARINT)
             continue;
         if (r.field == 1)
@@ -660,7 +649,6 @@ static trn_err parse_run_options(trn_run_step_req *out, const uint8_t *p, size_t
         else if (r.field == 5)
             out->partition_graphs = r.v;
     }
-    return TRN_OK;
 }
 
 trn_err trn_run_step_req_parse(trn_run_step_req *out, trn_arena *a, const trn_msg *m)
@@ -684,7 +672,7 @@ trn_err trn_run_step_req_parse(trn_run_step_req *out, trn_arena *a, const trn_ms
             break;
         case 3: if (bytes && out->n_fetches < n_fetches) out->fetches[out->n_fetches++] = trn_arena_strndup(a, (const char *)r.b, r.n); break;
         case 4: if (bytes && out->n_targets < n_targets) out->targets[out->n_targets++] = trn_arena_strndup(a, (const char *)r.b, r.n); break;
-        case 5: if (bytes) err = parse_run_options(out, r.b, r.n); break;
+        case 5: if (bytes) parse_run_options(out, r.b, r.n); break;
         case 6: if (bytes) out->partial_handle = trn_arena_strndup(a, (const char *)r.b, r.n); break;
         case 7: if (var) out->errors_in_body = r.v; break;
         case 8: if (var) out->request_id = (int64_t)r.v; break;

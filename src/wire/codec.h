@@ -101,9 +101,6 @@ void trn_run_step_req_fini(trn_run_step_req *r);
 trn_err trn_run_step_req_put(trn_out_msg *m, const trn_run_step_req *r) TRN_MUST_USE;
 int64_t trn_run_step_req_align(const uint8_t *p, size_t have, size_t total);
 
-/* UNIMPLEMENTED when these DebugOptions ask for tensors to be watched: a debugger that got none would not say why. */
-trn_err trn_refuse_watches(const uint8_t *p, size_t n) TRN_MUST_USE;
-
 typedef struct trn_run_step_resp {
     int n;
     trn_named_tensor *tensors;

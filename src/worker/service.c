@@ -168,7 +168,6 @@ typedef struct graph_job {
 static trn_err import_and_register(char handle[17], trn_worker *w, const Tensorflow__RegisterGraphRequest *q)
 {
     trn_wsession *s;
-    TRN_TRY(trn_refuse_watches(q->debug_options.data, q->debug_options.len));
     TRN_TRY(trn_worker_session(&s, w, q->session_handle, q->create_worker_session_called));
     trn_funclib *lib = trn_funclib_new();
     trn_graph *g = trn_graph_new(lib);

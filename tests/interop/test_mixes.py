@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf import config_pb2
 
 from conftest import BIN, tf_server
 
@@ -86,27 +85,3 @@ def test_from_c(cluster, ps):
         now = tf.raw_ops.ReadVariableOp(resource=v, dtype=tf.int64)
     with tf.Session(c.target("worker", 1)) as s:
         assert s.run(now) == 2 * steps
-
-
-@pytest.mark.parametrize("theirs", [None, "worker"])
-def test_watched_tensors_are_refused(cluster, tmp_path, theirs):
-    """tfdbg's watches: an error that says so, whoever the master is, instead of a debugger that waits for dumps; without them the session goes on."""
-    c = cluster(ps=1, workers=1, start=False)
-    server = tf_server(c.spec, theirs, 0) if theirs else None
-    for t in c.tasks:
-        if t.job != theirs:
-            t.start(wait=False)
-    for t in c.tasks:
-        if t.proc:
-            t.wait_up()
-    with tf.device("/job:ps/task:0"):
-        x = tf.random.uniform([3])
-        y = tf.identity(x * 2, name="watched")
-    options = tf.RunOptions()
-    options.debug_options.debug_tensor_watch_opts.add(node_name="watched", output_slot=0, debug_ops=["DebugIdentity"], debug_urls=[f"file://{tmp_path}"])
-    with tf.Session(server.target if server else c.target("worker", 0), config=tf.ConfigProto(operation_timeout_in_ms=30000)) as s:
-        with pytest.raises(tf.errors.UnimplementedError, match="debug_options.*tfdbg"):
-            s.run(y, options=options)
-        with pytest.raises(tf.errors.UnimplementedError, match="debug_options.*tfdbg"):
-            s._make_callable_from_options(config_pb2.CallableOptions(fetch=[y.name], run_options=options))()
-        assert s.run(y).shape == (3,)

@@ -7,6 +7,7 @@
  * Half and bfloat16 are widened block by block and rounded once per update. */
 #include "op/kctx.h"
 #include "op/registry.h"
+#include "op/streams.h"
 #include "ops/gemm.h"
 #include "ops/rows.h"
 #include "ops/state.h"
@@ -171,11 +172,13 @@ static void fetch_ahead(const update *u, size_t at)
     }
 }
 
+static size_t dense_bytes(const update *u) { return (size_t)u->grad->count * u->size * (size_t)(u->vars.n + 1); }
+
 static void dense_piece(void *arg, int64_t begin, int64_t end)
 {
     const update *u = arg;
     int64_t n = end - begin;
-    if (u->grad->count * (int64_t)u->size * (u->vars.n + 1) >= STREAMS_FROM)
+    if (dense_bytes(u) >= STREAMS_FROM)
         n = STREAM_LINES / (int64_t)u->size;
     for (int64_t i = begin; i < end; i += n) {
         if (n < end - begin) /* past the end of the piece is the next one, past that of the memory nothing happens */
@@ -208,7 +211,16 @@ static trn_err dense_locked(update *u, trn_kctx *k)
     trn_tensor *now;
     TRN_TRY(begin_dense(&now, u, k, &u->grad->shape));
     u->g = u->grad->data;
-    trn_k_for(k, u->grad->count, TRN_GRAIN, dense_piece, u);
+    size_t bytes = dense_bytes(u);
+    if (bytes < STREAMS_FROM) {
+        trn_k_for(k, u->grad->count, TRN_GRAIN, dense_piece, u);
+    } else {
+        static trn_streams by_size[4]; /* from 4, 16, 64, 256 MiB: caches hold the first ones and not the last */
+        int size = 0;
+        for (size_t from = (size_t)STREAMS_FROM * 4; size < 3 && bytes >= from; from *= 4)
+            size++;
+        trn_k_for_streams(&by_size[size], k, bytes, u->grad->count, TRN_GRAIN, dense_piece, u);
+    }
     trn_vars_set_next(&u->vars, 0, now);
     return TRN_OK;
 }

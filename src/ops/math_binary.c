@@ -163,18 +163,37 @@ BIN_FC(divnonan, b == 0 ? 0 : a / b)
 OP(divnonan, 0, TRN_TAB_FLOAT(divnonan), TRN_TAB_COMPLEX(divnonan))
 BIN_FC(mulnonan, b == 0 ? 0 : a *b)
 OP(mulnonan, 0, TRN_TAB_FLOAT(mulnonan), TRN_TAB_COMPLEX(mulnonan))
+/* What TensorFlow computes in two steps rounds after each of them, which shows with 16 bits only. x and y are the elements as floats, R rounds one. */
+#define STEPS16(op, tag, T, t, ...)                                                                                    \
+    static inline uint16_t one_##op##_##tag(uint16_t xb, uint16_t yb)                                                  \
+    {                                                                                                                  \
+        float x = trn_##t##_to_f32((T){xb}), y = trn_##t##_to_f32((T){yb});                                            \
+        return trn_##t##_from_f32(__VA_ARGS__).bits;                                                                   \
+    }                                                                                                                  \
+    BIN1(op, uint16_t, , tag, one_##op##_##tag(a, b))
+#define ROUND_HALF(v) trn_half_to_f32(trn_half_from_f32(v))
+#define ROUND_BF16(v) trn_bf16_to_f32(trn_bf16_from_f32(v))
+#define BIN_16(op, e)                                                                                                  \
+    STEPS16(op, f16, trn_half, half, e(ROUND_HALF))                                                                    \
+    STEPS16(op, bf16, trn_bf16, bf16, e(ROUND_BF16))
+#define TAB_16(op) [TRN_HALF] = op##_f16, [TRN_BFLOAT16] = op##_bf16
+
 BIN_FC(xdivy, a == 0 ? 0 : a / b)
 OP(xdivy, 0, TRN_TAB_FLOAT(xdivy), TRN_TAB_COMPLEX(xdivy))
 BIN1(xlogy, float, , f32, a == 0 ? 0 : a *logf(b))
 BIN1(xlogy, double, , f64, a == 0 ? 0 : a *log(b))
 BIN1(xlogy, float _Complex, , c64, a == 0 ? 0 : a *clogf(b))
 BIN1(xlogy, double _Complex, , c128, a == 0 ? 0 : a *clog(b))
-OP(xlogy, 1, TRN_TAB_FLOAT(xlogy), TRN_TAB_COMPLEX(xlogy))
+#define XLOGY(R) (x == 0 ? 0 : x * R(logf(y)))
+BIN_16(xlogy, XLOGY)
+OP(xlogy, 1, TRN_TAB_FLOAT(xlogy), TRN_TAB_COMPLEX(xlogy), TAB_16(xlogy))
 BIN1(xlog1py, float, , f32, a == 0 ? 0 : a *log1pf(b))
 BIN1(xlog1py, double, , f64, a == 0 ? 0 : a *log1p(b))
 BIN1(xlog1py, float _Complex, , c64, a == 0 ? 0 : a *trn_log1p_c64(b))
 BIN1(xlog1py, double _Complex, , c128, a == 0 ? 0 : a *trn_log1p_c128(b))
-OP(xlog1py, 1, TRN_TAB_FLOAT(xlog1py), TRN_TAB_COMPLEX(xlog1py))
+#define XLOG1PY(R) (x == 0 ? 0 : x * R(log1pf(y)))
+BIN_16(xlog1py, XLOG1PY)
+OP(xlog1py, 1, TRN_TAB_FLOAT(xlog1py), TRN_TAB_COMPLEX(xlog1py), TAB_16(xlog1py))
 
 #define SQD(op, T, W, tag, ...) BIN(op, T, W, tag, ((W)a - (W)b) * ((W)a - (W)b))
 SQD(sqdiff, int32_t, uint32_t, i32)
@@ -183,7 +202,9 @@ BIN(sqdiff, float, , f32, (a - b) * (a - b))
 BIN(sqdiff, double, , f64, (a - b) * (a - b))
 BIN1(sqdiff, float _Complex, , c64, (a - b) * conjf(a - b))
 BIN1(sqdiff, double _Complex, , c128, (a - b) * conj(a - b))
-OP(sqdiff, 0, TRN_TAB_FLOAT(sqdiff), TRN_TAB_COMPLEX(sqdiff), [TRN_INT32] = sqdiff_i32, [TRN_INT64] = sqdiff_i64)
+#define SQDIFF(R) (R(x - y) * R(x - y))
+BIN_16(sqdiff, SQDIFF)
+OP(sqdiff, 0, TRN_TAB_FLOAT(sqdiff), TRN_TAB_COMPLEX(sqdiff), TAB_16(sqdiff), [TRN_INT32] = sqdiff_i32, [TRN_INT64] = sqdiff_i64)
 
 /* ---- larger, smaller, powers ------------------------------------------------------------------------------------- */
 

@@ -183,6 +183,10 @@ def cases_binary(rng, quick):
             if op != "TruncateDiv":
                 yield C(op, [np.array([-7, 7, -7, 7, 6, -6], t), np.array([2, -2, -2, 2, -3, 3], t)])
     yield C("Pow", [np.array([2], np.int32), np.array([-1], np.int32)])
+    for t in (np.float16, BF16):  # two steps, each of which rounds
+        for op in ("SquaredDifference", "Xlogy", "Xlog1py"):
+            yield C(op, [rand(rng, t, (700,), -20, 20), rand(rng, t, (700,), 0.01, 20)], tol=0)
+            yield C(op, [rand(rng, t, (7, 1), -20, 20), rand(rng, t, (9,), 0.01, 20)], tol=0)
     for op, lo in (("Equal", False), ("NotEqual", True)):
         for e in (True, False):
             yield C(op, [rand(rng, np.float32, (3,)), rand(rng, np.float32, (4,))], incompatible_shape_error=e)

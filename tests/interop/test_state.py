@@ -66,6 +66,8 @@ def missing(op):
                                 "DisableCopyOnRead", "StatefulUniform"])
 def test_a_variable_that_is_not_there(fresh, op):
     """The code depends on who asks: TensorFlow's."""
+    if not hasattr(tf.raw_ops, op):
+        pytest.skip("this TensorFlow has no " + op)
     got = []
     for target in (fresh.target("worker"), ""):
         with tf.Graph().as_default(), tf.Session(target) as s:

@@ -258,6 +258,13 @@ static trn_err custom_attrs(trn_attr *attrs, int *n, inserter *in, const asked *
     return err;
 }
 
+/* What a ref variable would hold, were it initialised. */
+static const trn_attr *src_shape(const trn_gnode *src)
+{
+    const trn_attr *a = trn_gnode__is(src, "VariableV2") || trn_gnode__is(src, "Variable") ? trn_node_attr(&src->n, "shape") : NULL;
+    return a && a->kind == TRN_ATTR_SHAPE && !a->is_list && trn_shape_is_full(a->v.shape) ? a : NULL;
+}
+
 /* Nothing is added unless the op takes the tensor. */
 static trn_err add_debug(inserter *in, const trn_gnode *copy, const char *tensor, const trn_tensor_watch *w, int number)
 {
@@ -267,9 +274,14 @@ static trn_err add_debug(inserter *in, const trn_gnode *copy, const char *tensor
     if (!def || def->n_in != 1 || !attr_of(def, "tensor_name") || !attr_of(def, "debug_urls"))
         return trn_errorf(TRN_FAILED_PRECONDITION, "there is no debug op %s", op.op);
     const char *name = trn_arena_printf(in->tmp, "__dbg_%s_%d_%s", tensor, number, op.op);
-    trn_attr attrs[4 + 64] = {trn_attr__type("T", copy->n.out_types[0]), trn_attr__str("device_name", copy->n.device), trn_attr__str("tensor_name", tensor),
+    const trn_attr *shape = src_shape(in->g->node[copy->in[0].node]);
+    trn_attr attrs[5 + 64] = {trn_attr__type("T", copy->n.out_types[0]), trn_attr__str("device_name", copy->n.device), trn_attr__str("tensor_name", tensor),
                               strings(in, "debug_urls", w->urls, w->n_urls)};
     int n = 4;
+    if (shape) {
+        attrs[n] = *shape;
+        attrs[n++].name = TRN_WATCHED_SHAPE;
+    }
     TRN_TRY(custom_attrs(attrs, &n, in, &op, def, name));
     trn_node check = {.name = name, .op = op.op, .device = copy->n.device, .n_attrs = n, .attrs = trn_arena_dup(in->tmp, attrs, sizeof *attrs * (size_t)n)};
     TRN_TRY(trn_node_resolve(&check, in->tmp));

@@ -65,6 +65,7 @@ typedef struct trn_msession {
     int running;
     uint64_t born_ns;
     _Atomic uint64_t steps; /* run since */
+    _Atomic int64_t watched_steps; /* of those that tfdbg watches */
     bool closed;
     struct close_job *closing; /* waits until nothing runs any more */
     trn_cancel *cancel;     /* of every step: Close, Reset, stop */

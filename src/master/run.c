@@ -22,7 +22,7 @@ typedef struct watched {
     trn_arena *arena;
     trn_watches watches;
     trn_sb names[3]; /* JSON: what is fed, fetched, run */
-    int64_t run;
+    int64_t index, run; /* among the session's watched steps, among those of this signature; from 0 */
 } watched;
 
 typedef struct run_job {
@@ -119,7 +119,7 @@ static trn_err write_metadata(const run_job *j, const watched *d)
     trn_json o = {.out = &text};
     trn_json_open(&o, NULL, '{');
     trn_json_int(&o, "global_step", d->watches.global_step);
-    trn_json_int(&o, "session_run_index", d->run); /* TensorFlow's servers count the runs of this signature for both */
+    trn_json_int(&o, "session_run_index", d->index);
     trn_json_int(&o, "executor_step_index", d->run);
     trn_json_raw(&o, "input_names", d->names[0].p, d->names[0].n);
     trn_json_raw(&o, "output_names", d->names[1].p, d->names[1].n);
@@ -132,7 +132,7 @@ static trn_err write_metadata(const run_job *j, const watched *d)
     trn_err err = TRN_OK;
     for (int i = 0; !err && i < n; i++) {
         const char *root = trn_dump_root(urls[i]);
-        char *path = root ? trn_xasprintf("%s/_tfdbg_core_metadata_sessionrun%014" PRId64, root, d->run) : NULL;
+        char *path = root ? trn_xasprintf("%s/_tfdbg_core_metadata_sessionrun%014" PRId64, root, d->index) : NULL;
         if (path)
             err = trn_exec_check_path(j->s->m->w->env, path);
         if (path && !err)
@@ -173,6 +173,7 @@ static void run_built(void *arg, trn_err err, built_graph *b)
     }
     trn_worker *w = j->s->m->w;
     j->watched->run = run - 1;
+    j->watched->index = atomic_fetch_add(&j->s->watched_steps, 1);
     trn_worker_busy_add(w, 1);
     if (atomic_load(&w->stopped) || !w->env->disk)
         run_watched(j);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ckpt/dump.h"
+#include "op/registry.h"
 #include "ops/kern.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
@@ -32,14 +33,26 @@ static trn_buf *nothing(void)
 
 static bool is_nothing(const trn_tensor *t) { return !t || (t->count == 0 && t->buf && t->buf == nothing()); }
 
+/* What a debug op tells of it. */
+static trn_shape shape_of_nothing(const trn_kctx *k)
+{
+    const trn_attr *a = trn_node_attr(k->node, TRN_WATCHED_SHAPE);
+    return a && a->kind == TRN_ATTR_SHAPE && !a->is_list && trn_shape_is_full(a->v.shape) ? *a->v.shape : trn_shape_vector(0);
+}
+
 static trn_err out_nothing(trn_kctx *k)
 {
     trn_shape none = trn_shape_vector(0);
     trn_tensor *t;
     TRN_TRY(trn_out_new(&t, k, 0, k->node->out_types[0], &none));
-    trn_buf *b = t->buf ? NULL : nothing(); /* strings and the like have a buffer of their own: nobody counts in them */
-    if (b)
-        t->buf = trn_buf_ref(b);
+    trn_buf *b = nothing(), *old = t->buf;
+    if (!b)
+        return trn_err_oom();
+    t->buf = trn_buf_ref(b);
+    if (old) { /* strings have one even when there are none */
+        t->data = b->data;
+        trn_buf_unref(old);
+    }
     return TRN_OK;
 }
 
@@ -119,10 +132,10 @@ static void variants(trn_sb *out, const Tensorflow__TensorProto *pb)
 }
 
 /* dtype and shape alone for what is not there, and for variants that have no form as bytes. */
-static trn_err tensor_bytes(trn_sb *out, const trn_tensor *t, trn_dtype dtype)
+static trn_err tensor_bytes(trn_sb *out, const trn_kctx *k, const trn_tensor *t, trn_dtype dtype)
 {
     trn_arena *a = trn_arena_new();
-    trn_shape none = trn_shape_vector(0);
+    trn_shape none = shape_of_nothing(k);
     trn_sb content = {0};
     trn_err err = TRN_OK;
     Tensorflow__TensorProto *pb = NULL, bare = TENSORFLOW__TENSOR_PROTO__INIT;
@@ -194,7 +207,7 @@ static trn_err publish(trn_kctx *k, const watch *w, const trn_tensor *t, trn_dty
     uint64_t now = trn_dump_now();
     trn_err err = TRN_OK;
     if (w->urls->n)
-        err = tensor_bytes(&bytes, t, dtype);
+        err = tensor_bytes(&bytes, k, t, dtype);
     for (int i = 0; !err && i < w->urls->n; i++) {
         const char *url = w->urls->list[i].s.p, *root = trn_dump_root(url);
         if (root)
@@ -321,7 +334,7 @@ static trn_err look_summary(trn_kctx *k, const watch *w)
     counts c = {0};
     for (int64_t i = 0; there && i < x->count; i++)
         count(&c, at(x, i), lower, upper);
-    const trn_shape none = trn_shape_vector(0), *s = there ? &x->shape : &none;
+    const trn_shape none = shape_of_nothing(k), *s = there ? &x->shape : &none;
     trn_shape shape = trn_shape_vector(SUMMARY_HEAD + s->rank);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, TRN_DOUBLE, &shape));

@@ -214,6 +214,7 @@ enum {
     TRN_OP_UNINIT_OK = 1 << 6, /* takes uninitialised ref inputs (Assign, IsVariableInitialized) */
     TRN_OP_BACK = 1 << 7,     /* effects may be seen by the client only: not folded (Print, Assert) */
     TRN_OP_STREAM = 1 << 8,   /* about as long as it takes to receive its inputs: a loop thread that has time does megabytes of it where they arrived */
+    TRN_OP_UNINIT_VALUE = 1 << 9, /* takes uninitialised variables as values, too: `t` is NULL then (Copy) */
     /* Control flow, done by the executor itself: */
     TRN_OP_SWITCH = 1 << 16,
     TRN_OP_MERGE = 1 << 17,

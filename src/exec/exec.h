@@ -22,6 +22,7 @@ typedef struct trn_exec_env {
     _Atomic int *background; /* work under way that belongs to no step; may be NULL */
     struct trn_waits *waits; /* where parked kernels are listed (exec/waits.h); may be NULL */
 } trn_exec_env;
+trn_err trn_exec_check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE; /* PERMISSION_DENIED outside allow_paths */
 
 /* Kernel states of one session: (node name, op) → state, shared by all plans of the session. Counted. [any] */
 typedef struct trn_kcache trn_kcache;

@@ -214,7 +214,7 @@ static int host_threads(const void *env)
     return p ? trn_pool_threads(p) : 1;
 }
 
-static trn_err host_check_path(const void *env, const char *path) { return trn_exec__check_path(env, path); }
+static trn_err host_check_path(const void *env, const char *path) { return trn_exec_check_path(env, path); }
 
 static const trn_host_api host_api = {host_submit, host_here, host_on_loop, host_threads, note_background, host_check_path};
 

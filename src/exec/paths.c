@@ -44,7 +44,7 @@ static bool inside(const char *path, const char *dir)
     return strncmp(path, dir, n) == 0 && (path[n] == '/' || !path[n] || (n == 1 && dir[0] == '/'));
 }
 
-trn_err trn_exec__check_path(const trn_exec_env *env, const char *path)
+trn_err trn_exec_check_path(const trn_exec_env *env, const char *path)
 {
     TRN_TRY(trn_check_scheme(path));
     if (!env || env->n_allow_paths == 0)

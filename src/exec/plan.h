@@ -129,9 +129,6 @@ trn_err trn_exec__shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const t
 trn_origin *trn_exec__origin(const trn_kctx *k);
 trn_err trn_exec__graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 
-/* paths.c */
-trn_err trn_exec__check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE;
-
 /* run.c */
 void trn_run__free_block(void *block);
 

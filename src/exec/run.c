@@ -263,9 +263,16 @@ static trn_err prepare_refs(const pnode *n, trn_value *in)
             continue;
         if (!trn_dtype_is_ref(n->node->in_types[i])) {
             trn_tensor *t;
-            TRN_TRY(trn_var_read(&t, in[i].var));
+            trn_err err = trn_var_read(&t, in[i].var);
+            if (err && (n->flags & TRN_OP_UNINIT_VALUE)) {
+                trn_err_free(err);
+                trn_resource_unref(in[i].var);
+                in[i] = (trn_value){0};
+                continue;
+            }
+            TRN_TRY(err);
             if (t->dtype != n->node->in_types[i]) {
-                trn_err err = trn_errorf(TRN_INVALID_ARGUMENT,
+                err = trn_errorf(TRN_INVALID_ARGUMENT,
                                          "%d-th input expects type %s but automatically dereferenced input tensor has type %s", i,
                                          trn_dtype_name(n->node->in_types[i]), trn_dtype_name(t->dtype));
                 trn_tensor_unref(t);
@@ -687,7 +694,7 @@ static void api_owe(const trn_kctx *k, trn_later *l) { trn_pool_later(((const ru
 
 static trn_err api_check_path(const trn_kctx *k, const char *path)
 {
-    return trn_exec__check_path(((const run *)k->step)->plan->env, path);
+    return trn_exec_check_path(((const run *)k->step)->plan->env, path);
 }
 
 static trn_resmgr *api_step_resmgr(const trn_kctx *k)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "master/master_int.h"
+#include "graph/watch.h"
 #include "proto/pb.h"
 #include "proto/pbw.h"
 
@@ -25,6 +26,8 @@ typedef struct build_job {
     trn_arena *arena;
     trn_run_sig sig;
     bool partial, partition_graphs;
+    const uint8_t *debug; /* DebugOptions with watches; NULL: none */
+    size_t debug_n;
     trn_join join; /* our own part, the RegisterGraph calls */
 } build_job;
 
@@ -34,10 +37,28 @@ built_graph *trn_built_ref(built_graph *b)
     return b;
 }
 
+static void ignore_reply(void *arg, trn_err err, const trn_msg *msg) { trn_err_free(err); }
+
+static void forget_parts(const built_graph *b)
+{
+    for (int i = 0; i < b->n_parts; i++) {
+        trn_sb s = {0};
+        trn_out_msg m = {0};
+        trn_pbw_str(&s, 1, b->parts[i].handle);
+        trn_pbw_str(&s, 2, b->s->handle);
+        trn_pbw_varint(&s, 3, 1);
+        trn_out_sb(&m, &s);
+        trn_call_opts o = {.deadline_ns = trn_now_ns() + UINT64_C(30000000000)};
+        trn_channel_call(NULL, b->s->remote[b->parts[i].remote].channel, TRN_PATH_WORKER "DeregisterGraph", &m, &o, ignore_reply, NULL);
+    }
+}
+
 void trn_built_unref(built_graph *b)
 {
     if (!b || atomic_fetch_sub_explicit(&b->ref, 1, memory_order_acq_rel) != 1)
         return;
+    if (b->forgotten)
+        forget_parts(b);
     trn_plan_unref(b->plan);
     if (b->pruned)
         trn_graph_free(b->pruned);
@@ -58,6 +79,19 @@ void trn_built_slot_free(void *v)
     slot *s = v;
     trn_built_unref(s->b);
     free(s);
+}
+
+/* Of signatures with watches the last few are kept. Takes the one that has to go out of the table; the caller frees it without the lock. */
+static slot *note_watched(trn_msession *s, const char *key)
+{
+    const char **at = &s->watched[s->next_watched++ % TRN_MAX_WATCHED];
+    slot *old = *at ? trn_map_gets(s->built, *at) : NULL;
+    if (old) {
+        trn_map_dels(s->built, *at);
+        old->b->forgotten = true;
+    }
+    *at = key;
+    return old;
 }
 
 /* ---- building ------------------------------------------------------------------------------------------------------ */
@@ -128,7 +162,7 @@ static trn_err make_parts(trn_part **parts, int *n_parts, build_job *j)
     if (!err)
         err = trn_graph_check_ops(g);
     if (!err) {
-        trn_opt_opts opt = s->opt;
+        trn_opt_opts opt = j->debug ? (trn_opt_opts){0} : s->opt; /* a debugger sees every node that the client wrote, and its names in the graph */
         opt.fuse_task = s->devs.dev[s->devs.def].task;
         err = trn_graph_optimise(g, &opt, trn_exec_eval);
     }
@@ -154,7 +188,10 @@ static void build_finish(build_job *j)
         trn_map_dels(s->built, j->b->key); /* the next try may go better: a task may be back */
     else
         sl->b = trn_built_ref(j->b);
+    slot *old = !err && j->debug ? note_watched(s, j->b->key) : NULL;
     trn_unlock(&s->mu);
+    if (old)
+        trn_built_slot_free(old);
     if (err)
         free(sl);
     while (w) {
@@ -207,6 +244,7 @@ static trn_err register_remote(build_job *j, const trn_part *p)
     q.create_worker_session_called = true;
     q.graph_def = trn_graph_export(j->arena, p->graph);
     q.graph_options = &go;
+    q.debug_options = (ProtobufCBinaryData){j->debug_n, (uint8_t *)j->debug};
     reg_call *c = trn_arena_alloc(j->arena, sizeof *c);
     *c = (reg_call){j, i};
     trn_join_add(&j->join, 1);
@@ -215,13 +253,41 @@ static trn_err register_remote(build_job *j, const trn_part *p)
     return TRN_OK;
 }
 
-static void keep_partition_graph(build_job *j, const trn_graph *g)
+/* With the debug ops that the task will add. */
+static trn_err keep_partition_graph(build_job *j, const trn_graph *part)
 {
+    trn_watches w = {0};
+    trn_graph *g = trn_graph_copy(part, NULL);
+    trn_err err = trn_watches_parse(&w, j->arena, j->debug, j->debug_n);
+    if (!err)
+        err = trn_graph_watch(g, &w, "");
+    if (err) {
+        trn_graph_free(g);
+        return err;
+    }
     Tensorflow__GraphDef *gd = trn_graph_export(j->arena, g);
     trn_sb bytes = {0};
     trn_pb_pack(&bytes, &gd->base);
     trn_pbw_bytes(&j->b->partition_graphs, 3, bytes.p, bytes.n);
     trn_sb_fini(&bytes);
+    trn_graph_free(g);
+    return TRN_OK;
+}
+
+typedef struct own_part {
+    build_job *j;
+    trn_graph *g;
+} own_part;
+
+static void own_watched(void *arg, trn_err err)
+{
+    own_part *p = arg;
+    build_job *j = p->j;
+    if (err)
+        trn_graph_free(p->g);
+    else
+        j->b->plan = trn_wsession_new_plan(&err, j->s->local, p->g);
+    build_one_done(j, err);
 }
 
 static void build_run(void *arg)
@@ -233,15 +299,17 @@ static void build_run(void *arg)
     if (!err)
         j->b->parts = trn_xalloc(sizeof *j->b->parts * (size_t)(n + 1));
     for (int i = 0; !err && i < n; i++) {
-        if (j->partition_graphs)
-            keep_partition_graph(j, parts[i].graph);
+        if (j->partition_graphs && (err = keep_partition_graph(j, parts[i].graph)))
+            break;
         if (strcmp(parts[i].task, j->s->self)) {
             err = register_remote(j, &parts[i]);
             continue;
         }
-        trn_graph *own = parts[i].graph;
+        own_part *own = trn_arena_alloc(j->arena, sizeof *own);
+        *own = (own_part){j, parts[i].graph};
         parts[i].graph = NULL;
-        j->b->plan = trn_wsession_new_plan(&err, j->s->local, own);
+        trn_join_add(&j->join, 1);
+        trn_worker_watch(j->s->m->w, own->g, j->debug, j->debug_n, own_watched, own);
     }
     trn_parts_free(parts, n);
     build_one_done(j, err);
@@ -263,6 +331,10 @@ static char *signature(const trn_step_req *q, bool partial)
         trn_sb_add(&s, q->targets[i], strlen(q->targets[i]) + 1);
     for (int i = 0; i < q->n_joins; i++)
         trn_sb_addf(&s, "=%s=%s=", q->join_from[i], q->join_to[i]);
+    if (q->watches) {
+        trn_sb_adds(&s, "?");
+        trn_watches_key(&s, q->watches);
+    }
     for (size_t i = 0; i < s.n; i++)
         if (!s.p[i])
             s.p[i] = 1;
@@ -306,6 +378,10 @@ void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_d
                            q->n_joins, trn_dup_names(j->arena, q->join_from, (size_t)q->n_joins), trn_dup_names(j->arena, q->join_to, (size_t)q->n_joins)};
     j->partial = partial;
     j->partition_graphs = q->partition_graphs;
+    if (q->watches) {
+        j->debug_n = q->debug_n;
+        j->debug = trn_arena_dup(j->arena, q->debug, q->debug_n);
+    }
     trn_join_init(&j->join, 1);
     trn_pool_submit(s->m->w->env->pool, build_run, j);
 }

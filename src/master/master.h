@@ -57,6 +57,9 @@ typedef struct trn_step_req {
     int64_t timeout_ms; /* 0: the session's operation_timeout_in_ms, or none */
     bool trace, partition_graphs;
     bool feeds_stay; /* nobody writes to them when the step is over */
+    const uint8_t *debug; /* DebugOptions: tensors that tfdbg watches */
+    size_t debug_n;
+    const struct trn_watches *watches; /* the master's: what `debug` says */
 } trn_step_req;
 /* Filled when done without error. */
 typedef struct trn_step_result {

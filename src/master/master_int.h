@@ -29,6 +29,8 @@ typedef struct remote_task {
     bool session_made; /* CreateWorkerSession went through */
 } remote_task;
 
+#define TRN_MAX_WATCHED 8
+
 typedef struct trn_msession {
     _Atomic uint32_t ref;
     trn_master *m;
@@ -55,12 +57,15 @@ typedef struct trn_msession {
     int64_t version;
     int64_t placed_version; /* graph version that has been placed in full */
     trn_map *built;         /* signature → built_graph */
+    const char *watched[TRN_MAX_WATCHED]; /* signatures in `built` with watches, a ring: each step of a debugger has dump folders of its own, so another one */
+    int next_watched;
     trn_map *partials;      /* handle → partial */
     trn_map *callables;     /* id → callable */
     int64_t next_callable;
     int running;
     uint64_t born_ns;
     _Atomic uint64_t steps; /* run since */
+    _Atomic int64_t watched_steps; /* of those that tfdbg watches */
     bool closed;
     struct close_job *closing; /* waits until nothing runs any more */
     trn_cancel *cancel;     /* of every step: Close, Reset, stop */
@@ -87,6 +92,7 @@ typedef struct built_graph {
     int n_parts;
     int n_feeds, n_fetches;
     bool partial;
+    bool forgotten; /* no more in session->built, and its parts are to be forgotten when the last step has ended */
     _Atomic int64_t runs;
     trn_graph *pruned;       /* partial runs: who needs which feed */
     char **feed_keys, **fetch_keys; /* partial runs: rendezvous keys */
@@ -96,7 +102,7 @@ typedef void (*built_done)(void *arg, TRN_OWN trn_err err, built_graph *b); /* b
 /* Finds or builds; done may run at once. */
 void trn_built_get(trn_msession *s, const trn_step_req *q, bool partial, built_done done, void *arg);
 built_graph *trn_built_ref(built_graph *b);
-void trn_built_unref(built_graph *b);
+void trn_built_unref(built_graph *b); /* maybe the last one: while the session is there */
 void trn_built_slot_free(void *slot); /* an element of session->built */
 
 /* ---- steps (step.c) */

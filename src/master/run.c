@@ -2,7 +2,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "ckpt/dump.h"
+#include "graph/watch.h"
 #include "master/master_int.h"
+#include "obs/json.h"
 
 void trn_step_result_fini(trn_step_result *r)
 {
@@ -14,9 +17,18 @@ void trn_step_result_fini(trn_step_result *r)
     trn_sb_fini(&r->metadata);
 }
 
+/* A step that tfdbg watches. Whatever else it costs, it has folders of its own that say what was run. */
+typedef struct watched {
+    trn_arena *arena;
+    trn_watches watches;
+    trn_sb names[3]; /* JSON: what is fed, fetched, run */
+    int64_t index, run; /* among the session's watched steps, among those of this signature; from 0 */
+} watched;
+
 typedef struct run_job {
     trn_msession *s;
     built_graph *b;
+    watched *watched; /* NULL: nobody watches */
     int n_feeds, n_fetches;
     int64_t timeout_ms;
     bool trace, feeds_stay;
@@ -27,6 +39,45 @@ typedef struct run_job {
     trn_value *rets;
     trn_value args[];
 } run_job;
+
+static void watched_free(watched *d)
+{
+    if (!d)
+        return;
+    for (size_t i = 0; i < TRN_COUNTOF(d->names); i++)
+        trn_sb_fini(&d->names[i]);
+    trn_arena_free(d->arena);
+    free(d);
+}
+
+static void put_names(trn_sb *out, const char *const *names, int n)
+{
+    trn_json o = {.out = out};
+    trn_json_open(&o, NULL, '[');
+    for (int i = 0; i < n; i++)
+        trn_json_str(&o, NULL, names[i]);
+    trn_json_close(&o);
+}
+
+/* Options without a watch are as good as none. */
+static trn_err watched_new(watched **out, const trn_step_req *q)
+{
+    *out = NULL;
+    if (!q->debug_n)
+        return TRN_OK;
+    watched *d = trn_xalloc(sizeof *d);
+    d->arena = trn_arena_new();
+    trn_err err = trn_watches_parse(&d->watches, d->arena, q->debug, q->debug_n);
+    if (err || !d->watches.n) {
+        watched_free(d);
+        return err;
+    }
+    put_names(&d->names[0], q->feed_names, q->n_feeds);
+    put_names(&d->names[1], q->fetches, q->n_fetches);
+    put_names(&d->names[2], q->targets, q->n_targets);
+    *out = d;
+    return TRN_OK;
+}
 
 static void run_over(void *arg, trn_err err)
 {
@@ -48,8 +99,63 @@ static void run_over(void *arg, trn_err err)
     trn_built_unref(j->b);
     trn_msession_unref(j->s);
     trn_cancel_unref(j->cancel);
+    watched_free(j->watched);
     free(j);
     done(done_arg, err);
+}
+
+static void run_now(run_job *j, int64_t run)
+{
+    built_graph *b = j->b;
+    bool costs = j->s->cost_every > 0 && run > j->s->cost_after && (run - j->s->cost_after) % j->s->cost_every == 0;
+    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .may_owe = j->feeds_stay, .costs = costs, .metadata = &j->out->metadata};
+    trn_mstep_run(b, &o, run_over, j);
+}
+
+/* [disk] */
+static trn_err write_metadata(const run_job *j, const watched *d)
+{
+    trn_sb text = {0}, head = {0};
+    trn_json o = {.out = &text};
+    trn_json_open(&o, NULL, '{');
+    trn_json_int(&o, "global_step", d->watches.global_step);
+    trn_json_int(&o, "session_run_index", d->index);
+    trn_json_int(&o, "executor_step_index", d->run);
+    trn_json_raw(&o, "input_names", d->names[0].p, d->names[0].n);
+    trn_json_raw(&o, "output_names", d->names[1].p, d->names[1].n);
+    trn_json_raw(&o, "target_nodes", d->names[2].p, d->names[2].n);
+    trn_json_close(&o);
+    int n;
+    const char **urls = trn_watches_urls(&n, d->arena, &d->watches);
+    uint64_t now = trn_dump_now();
+    trn_dump_text_head(&head, now, text.n);
+    trn_err err = TRN_OK;
+    for (int i = 0; !err && i < n; i++) {
+        const char *root = trn_dump_root(urls[i]);
+        char *path = root ? trn_xasprintf("%s/_tfdbg_core_metadata_sessionrun%014" PRId64, root, d->index) : NULL;
+        if (path)
+            err = trn_exec_check_path(j->s->m->w->env, path);
+        if (path && !err)
+            err = trn_dump_write(path, now, &head, &text);
+        free(path);
+    }
+    trn_sb_fini(&head);
+    trn_sb_fini(&text);
+    return err ? trn_err_wrap(err, "debug_options: what the step is about") : TRN_OK;
+}
+
+static void run_watched(void *arg)
+{
+    run_job *j = arg;
+    trn_worker *w = j->s->m->w;
+    if (j->watched->watches.reset_disk)
+        trn_dump_reset();
+    trn_err err = write_metadata(j, j->watched);
+    if (err)
+        run_over(j, err);
+    else
+        run_now(j, j->watched->run + 1);
+    trn_worker_busy_add(w, -1);
 }
 
 static void run_built(void *arg, trn_err err, built_graph *b)
@@ -61,9 +167,18 @@ static void run_built(void *arg, trn_err err, built_graph *b)
         return;
     }
     int64_t run = atomic_fetch_add(&b->runs, 1) + 1;
-    bool costs = j->s->cost_every > 0 && run > j->s->cost_after && (run - j->s->cost_after) % j->s->cost_every == 0;
-    mstep_opts o = {.args = j->args, .rets = j->rets, .cancel = j->cancel, .timeout_ms = j->timeout_ms, .trace = j->trace, .may_owe = j->feeds_stay, .costs = costs, .metadata = &j->out->metadata};
-    trn_mstep_run(b, &o, run_over, j);
+    if (!j->watched) {
+        run_now(j, run);
+        return;
+    }
+    trn_worker *w = j->s->m->w;
+    j->watched->run = run - 1;
+    j->watched->index = atomic_fetch_add(&j->s->watched_steps, 1);
+    trn_worker_busy_add(w, 1);
+    if (atomic_load(&w->stopped) || !w->env->disk)
+        run_watched(j);
+    else
+        trn_pool_submit(w->env->disk, run_watched, j);
 }
 
 static trn_err check_names(const trn_step_req *q)
@@ -92,7 +207,8 @@ void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_ste
         trn_msession_unref(s);
         return;
     }
-    if (!err && (err = check_names(q)))
+    watched *seen = NULL;
+    if (!err && ((err = check_names(q)) || (err = watched_new(&seen, q))))
         trn_msession_unref(s);
     if (err) {
         done(arg, err);
@@ -113,7 +229,10 @@ void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_ste
     j->rets = j->args + q->n_feeds;
     for (int i = 0; i < q->n_feeds; i++)
         j->args[i].t = trn_tensor_ref(q->feeds[i]);
-    trn_built_get(s, q, false, run_built, j);
+    trn_step_req asked = *q;
+    j->watched = seen;
+    asked.watches = seen ? &seen->watches : NULL;
+    trn_built_get(s, &asked, false, run_built, j);
 }
 
 /* ---- callables -------------------------------------------------------------------------------------------------------- */
@@ -153,6 +272,8 @@ trn_err trn_master_make_callable(trn_master *m, const Tensorflow__MakeCallableRe
     if (o->run_options) {
         c->q.timeout_ms = o->run_options->timeout_in_ms;
         c->q.trace = o->run_options->trace_level > 0;
+        c->q.debug_n = o->run_options->debug_options.len;
+        c->q.debug = trn_arena_dup(a, o->run_options->debug_options.data, c->q.debug_n);
     }
     trn_lock(&s->mu);
     *handle = ++s->next_callable;
@@ -201,6 +322,7 @@ void trn_master_run_callable(trn_master *m, const char *session, int64_t handle,
         q.targets = trn_dup_names(a, c->q.targets, (size_t)q.n_targets);
         q.join_from = trn_dup_names(a, c->q.join_from, (size_t)q.n_joins);
         q.join_to = trn_dup_names(a, c->q.join_to, (size_t)q.n_joins);
+        q.debug = trn_arena_dup(a, c->q.debug, q.debug_n);
         q.session = session;
         q.feeds = feeds;
         q.feeds_stay = true; /* they came in a message */

@@ -216,7 +216,7 @@ static void run_step(void *svc, trn_call *call)
     watch_client(j);
     trn_step_req req = {.session = q->session, .partial_handle = q->partial_handle, .n_feeds = q->n_feeds, .n_fetches = q->n_fetches, .n_targets = q->n_targets,
                         .feed_names = names, .feeds = feeds, .fetches = q->fetches, .targets = q->targets, .timeout_ms = q->timeout_ms,
-                        .trace = q->trace_level > 0, .partition_graphs = q->partition_graphs, .feeds_stay = true};
+                        .trace = q->trace_level > 0, .partition_graphs = q->partition_graphs, .feeds_stay = true, .debug = q->debug, .debug_n = q->debug_n};
     trn_master_run(svc, &req, j->cancel, &j->step.result, step_done, j);
 }
 

@@ -44,6 +44,7 @@ trn_err trn_opdef_parse(trn_opdef **out, trn_arena *a, const trn_op *row) TRN_MU
 /* Completes a node whose name, op, device and attrs are set: fills defaults, checks attr kinds, ranges and types against the row, sets
  * n_in/n_out and their dtypes. Memory from `a`. Errors: INVALID_ARGUMENT, or UNIMPLEMENTED when our kernel lacks the dtype. */
 trn_err trn_node_resolve(trn_node *n, trn_arena *a) TRN_MUST_USE;
+#define TRN_WATCHED_SHAPE "_watched_shape" /* attr of a debug op that watches a ref variable: the shape that the variable will have */
 /* Flat range [*first, *first + *count) of a named output or input argument; false when there is none (FunctionDef's "node:out:0"). */
 bool trn_node_out_arg(const trn_node *n, const char *arg, size_t arg_len, int *first, int *count);
 bool trn_node_in_arg(const trn_node *n, const char *arg, size_t arg_len, int *first, int *count);

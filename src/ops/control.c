@@ -727,6 +727,8 @@ const trn_op trn_ops_control[] = {
     {"NoOp", "-> ", sh_none, nothing, CHEAP},
     {"ControlTrigger", "-> ", sh_none, nothing, CHEAP | TRN_OP_CTRL_TRIGGER},
     {"Identity", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
+    {"DebugGradientIdentity", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP | STATE},
+    {"DebugGradientRefIdentity", "input:&T -> output:&T; T:any", trn_sh_same, ref_identity, CHEAP | UNINIT},
     {"IdentityN", "input:T -> output:T; T:list(type)>=1", sh_each, identity, CHEAP},
     {"RefIdentity", "input:&T -> output:&T; T:any", trn_sh_same, ref_identity, CHEAP | UNINIT},
     {"RefSelect", "index:i32, inputs:N*&T -> output:&T; T:any, N:int>=1", sh_ref_select, ref_select, CHEAP},

@@ -31,6 +31,7 @@
     X(trn_ops_data_rebatch)                                                                                            \
     X(trn_ops_data_shard)                                                                                              \
     X(trn_ops_data_shuffle)                                                                                            \
+    X(trn_ops_debug)                                                                                                   \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \
     X(trn_ops_example)                                                                                                 \

@@ -640,6 +640,10 @@ static void parse_run_options(trn_run_step_req *out, const uint8_t *p, size_t n)
 {
     trn_pbr r = trn_pbr_init(p, n);
     while (trn_pbr_next(&r)) {
+        if (r.field == 6 && r.type == TRN_PB_BYTES) {
+            out->debug = r.b;
+            out->debug_n = r.n;
+        }
         if (r.type != TRN_PB_VARINT)
             continue;
         if (r.field == 1)
@@ -704,6 +708,8 @@ trn_err trn_run_step_req_put(trn_out_msg *m, const trn_run_step_req *q)
     trn_pbw_varint(&o, 1, (uint64_t)q->trace_level);
     trn_pbw_varint(&o, 2, (uint64_t)q->timeout_ms);
     trn_pbw_varint(&o, 5, q->partition_graphs);
+    if (q->debug_n)
+        trn_pbw_bytes(&o, 6, q->debug, q->debug_n);
     if (o.n)
         trn_pbw_bytes(&s, 5, o.p, o.n);
     trn_sb_fini(&o);

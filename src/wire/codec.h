@@ -95,6 +95,8 @@ typedef struct trn_run_step_req {
     int trace_level;
     int64_t timeout_ms;
     bool partition_graphs;
+    const uint8_t *debug; /* DebugOptions, in the message */
+    size_t debug_n;
 } trn_run_step_req;
 trn_err trn_run_step_req_parse(trn_run_step_req *out, trn_arena *a, const trn_msg *m) TRN_MUST_USE;
 void trn_run_step_req_fini(trn_run_step_req *r);

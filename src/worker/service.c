@@ -163,22 +163,44 @@ static void cleanup_all(void *svc, trn_call *call)
 typedef struct graph_job {
     trn_worker *w;
     trn_call *call;
+    trn_wsession *session;
+    trn_graph *graph;
 } graph_job;
 
-static trn_err import_and_register(char handle[17], trn_worker *w, const Tensorflow__RegisterGraphRequest *q)
+static void graph_job_end(graph_job *j, trn_err err, const char *handle)
 {
-    trn_wsession *s;
-    TRN_TRY(trn_worker_session(&s, w, q->session_handle, q->create_worker_session_called));
-    trn_funclib *lib = trn_funclib_new();
-    trn_graph *g = trn_graph_new(lib);
-    trn_funclib_unref(lib);
-    trn_err err = q->graph_def ? trn_graph_import(g, q->graph_def) : TRN_OK;
     if (err)
-        trn_graph_free(g);
-    else
-        err = trn_wsession_register(handle, s, g);
-    trn_wsession_unref(s);
-    return err;
+        trn_call_reply(j->call, err, NULL);
+    else {
+        Tensorflow__RegisterGraphResponse r = TENSORFLOW__REGISTER_GRAPH_RESPONSE__INIT;
+        r.graph_handle = (char *)handle;
+        trn_reply_pb(j->call, &r.base);
+    }
+    if (j->graph)
+        trn_graph_free(j->graph);
+    if (j->session)
+        trn_wsession_unref(j->session);
+    free(j);
+}
+
+static void graph_watched(void *arg, trn_err err)
+{
+    graph_job *j = arg;
+    char handle[17];
+    if (!err) {
+        err = trn_wsession_register(handle, j->session, j->graph);
+        j->graph = NULL;
+    }
+    graph_job_end(j, err, handle);
+}
+
+static trn_err import_graph(graph_job *j, const Tensorflow__RegisterGraphRequest *q)
+{
+    TRN_TRY(trn_worker_session(&j->session, j->w, q->session_handle, q->create_worker_session_called));
+    trn_funclib *lib = trn_funclib_new();
+    j->graph = trn_graph_new(lib);
+    trn_funclib_unref(lib);
+    return q->graph_def ? trn_graph_import(j->graph, q->graph_def) : TRN_OK;
 }
 
 static void register_job(void *arg)
@@ -186,25 +208,20 @@ static void register_job(void *arg)
     graph_job *j = arg;
     trn_arena *a = trn_arena_new();
     Tensorflow__RegisterGraphRequest *q = trn_request_pb(a, j->call, &tensorflow__register_graph_request__descriptor);
-    if (q) {
-        char handle[17];
-        trn_err err = import_and_register(handle, j->w, q);
-        if (err)
-            trn_call_reply(j->call, err, NULL);
-        else {
-            Tensorflow__RegisterGraphResponse r = TENSORFLOW__REGISTER_GRAPH_RESPONSE__INIT;
-            r.graph_handle = handle;
-            trn_reply_pb(j->call, &r.base);
-        }
-    }
+    trn_err err = q ? import_graph(j, q) : TRN_OK;
+    if (!q)
+        free(j);
+    else if (err)
+        graph_job_end(j, err, NULL);
+    else
+        trn_worker_watch(j->w, j->graph, q->debug_options.data, q->debug_options.len, graph_watched, j);
     trn_arena_free(a);
-    free(j);
 }
 
 static void register_graph(void *svc, trn_call *call)
 {
     graph_job *j = trn_xalloc(sizeof *j);
-    *j = (graph_job){svc, call};
+    *j = (graph_job){.w = svc, .call = call};
     trn_pool_submit(j->w->env->pool, register_job, j); /* parsing a large graph takes milliseconds: not on the loop */
 }
 

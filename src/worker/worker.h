@@ -60,6 +60,9 @@ trn_err trn_wsession_register(char handle[17], trn_wsession *s, TRN_OWN trn_grap
 trn_err trn_wsession_deregister(trn_wsession *s, const char *handle) TRN_MUST_USE;
 trn_err trn_wsession_plan(trn_plan **out, trn_wsession *s, const char *handle) TRN_MUST_USE; /* a reference, or ABORTED */
 trn_plan *trn_wsession_new_plan(trn_err *err, trn_wsession *s, TRN_OWN trn_graph *g);        /* not registered: the master keeps it */
+/* tfdbg: does in g, a part that this task will run, what the watches of a DebugOptions message ask for, and writes the part where they say. Without watches nothing
+ * happens. [any but loop]; `done` may run here, or on a disk thread. */
+void trn_worker_watch(trn_worker *w, trn_graph *g, const uint8_t *debug, size_t n, void (*done)(void *arg, TRN_OWN trn_err err), void *arg);
 
 /* ---- steps */
 /* The step's rendezvous, made on demand; a reference. NULL: the step was cleaned already. `s` may be NULL (a peer came first). */

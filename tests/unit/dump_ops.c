@@ -1,4 +1,5 @@
 /* Prints our op rows as they were parsed, for tools/check-ops and tools/check-grads (g: what there is in src/grad). */
+#include <math.h>
 #include <jansson.h>
 #include <stdio.h>
 
@@ -32,7 +33,7 @@ static json_t *value(trn_attr_kind kind, const trn_attr_val *v)
     case TRN_ATTR_INT:
         return json_integer(v->i);
     case TRN_ATTR_FLOAT:
-        return json_real((double)v->f);
+        return isinf(v->f) ? json_string(v->f < 0 ? "-inf" : "inf") : json_real((double)v->f); /* JSON has no such number */
     case TRN_ATTR_BOOL:
         return json_boolean(v->b);
     case TRN_ATTR_TYPE:

@@ -247,23 +247,16 @@ void trn_snapshot_run_drop(trn_snapshot_run *r)
 
 trn_err trn_snapshot_put_tensor(trn_sb *out, const trn_tensor *t)
 {
-    if (trn_dtype_is_plain(t->dtype) || t->dtype == TRN_STRING) {
-        trn_sb strings = {0};
-        trn_pbw_varint(out, TENSOR_DTYPE, (uint64_t)t->dtype);
-        trn_ckpt__put_shape(out, TENSOR_SHAPE, &t->shape);
-        trn_err err = t->dtype == TRN_STRING ? trn_tensor_to_content(&strings, t) : TRN_OK;
-        size_t n = t->dtype == TRN_STRING ? strings.n : trn_tensor_bytes(t);
-        if (!err && n)
-            trn_pbw_bytes(out, TENSOR_CONTENT, t->dtype == TRN_STRING ? strings.p : t->data, n);
-        trn_sb_fini(&strings);
-        return err;
-    }
-    trn_arena *a = trn_arena_new();
-    Tensorflow__TensorProto *pb = trn_tensor_to_pb(a, t);
-    if (pb)
-        trn_pb_pack(out, &pb->base);
-    trn_arena_free(a);
-    return pb ? TRN_OK : trn_errorf(TRN_UNIMPLEMENTED, "what a %s tensor holds cannot be written to a file", trn_dtype_name(t->dtype));
+    bool plain = trn_dtype_is_plain(t->dtype);
+    trn_sb list = {0};
+    trn_pbw_varint(out, TENSOR_DTYPE, (uint64_t)t->dtype);
+    trn_ckpt__put_shape(out, TENSOR_SHAPE, &t->shape);
+    trn_err err = plain ? TRN_OK : trn_tensor_to_content(&list, t);
+    size_t n = plain ? trn_tensor_bytes(t) : list.n;
+    if (!err && n)
+        trn_pbw_bytes(out, TENSOR_CONTENT, plain ? t->data : list.p, n);
+    trn_sb_fini(&list);
+    return err;
 }
 
 /* The usual case, without the generated code: dtype, shape and the bytes of a plain dtype. *out stays NULL when it is another one. */
@@ -274,7 +267,6 @@ static trn_err parse_plain(trn_tensor **out, const void *p, size_t n)
     trn_shape shape = {0};
     const uint8_t *content = NULL;
     size_t size = 0;
-    int64_t count;
     while (trn_pbr_next(&r)) {
         if (r.field == TENSOR_DTYPE && r.type == TRN_PB_VARINT)
             dtype = r.v < TRN_DTYPE_END ? (trn_dtype)r.v : TRN_INVALID;
@@ -286,15 +278,7 @@ static trn_err parse_plain(trn_tensor **out, const void *p, size_t n)
         } else
             return TRN_OK;
     }
-    if (r.bad || !content || !trn_dtype_is_plain(dtype))
-        return TRN_OK;
-    TRN_TRY(trn_shape_count(&count, &shape));
-    size_t each = trn_dtype_size(dtype);
-    if ((uint64_t)count > SIZE_MAX / each || (size_t)count * each != size)
-        return TRN_OK;
-    TRN_TRY(trn_tensor_new(out, dtype, &shape));
-    memcpy((*out)->data, content, size);
-    return TRN_OK;
+    return r.bad || !content || !trn_dtype_is_plain(dtype) ? TRN_OK : trn_tensor_from_content(out, dtype, &shape, content, size);
 }
 
 trn_err trn_snapshot_parse_tensor(trn_tensor **out, const void *p, size_t n)
@@ -326,10 +310,16 @@ struct trn_snapshot_file {
     bool has_parts;
 };
 
-static trn_err file_new(trn_snapshot_file **out, const char *path, trn_compression *c, int64_t version, const trn_dtype *types, int n)
+trn_err trn_snapshot_check_version(int64_t version)
 {
     if (version < 0 || version > TRN_SNAPSHOT_VERSION)
         return trn_errorf(TRN_INVALID_ARGUMENT, "Snapshot reader version: %" PRId64 " is not supported.", version);
+    return TRN_OK;
+}
+
+static trn_err file_new(trn_snapshot_file **out, const char *path, trn_compression *c, int64_t version, const trn_dtype *types, int n)
+{
+    TRN_TRY(trn_snapshot_check_version(version));
     trn_snapshot_file *f = trn_xalloc(sizeof *f);
     f->path = trn_xstrdup(path);
     f->version = version;
@@ -455,14 +445,7 @@ static trn_err add_part(trn_snapshot_file *f, const trn_pbr *part, const uint8_t
     *left -= (size_t)size;
     if (!trn_dtype_is_plain(dtype))
         return add_tensor(f, from, (size_t)size);
-    int64_t count;
-    TRN_TRY(trn_shape_count(&count, &shape));
-    size_t each = trn_dtype_size(dtype);
-    if ((uint64_t)count > SIZE_MAX / each || (size_t)count * each != size)
-        return broken(f, "the sizes of an element are wrong");
-    TRN_TRY(trn_tensor_new(&f->t[f->have], dtype, &shape));
-    if (size)
-        memcpy(f->t[f->have]->data, from, (size_t)size);
+    TRN_TRY(trn_tensor_from_content(&f->t[f->have], dtype, &shape, from, (size_t)size));
     f->have++;
     return TRN_OK;
 }

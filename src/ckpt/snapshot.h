@@ -41,7 +41,8 @@ void trn_snapshot_run_drop(TRN_OWN trn_snapshot_run *r); /* what it wrote is gon
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 typedef struct trn_snapshot_file trn_snapshot_file;
-/* types must stay. NOT_FOUND; INVALID_ARGUMENT for a version that there is not. */
+trn_err trn_snapshot_check_version(int64_t version) TRN_MUST_USE; /* INVALID_ARGUMENT */
+/* types must stay. NOT_FOUND. */
 trn_err trn_snapshot_file_open(trn_snapshot_file **out, const char *path, trn_compression c, int64_t version, const trn_dtype *types, int n) TRN_MUST_USE;
 trn_err trn_snapshot_file_on_memory(trn_snapshot_file **out, const void *p, size_t size, trn_compression c, int64_t version, const trn_dtype *types, int n) TRN_MUST_USE;
 void trn_snapshot_file_close(trn_snapshot_file *f); /* NULL is fine */

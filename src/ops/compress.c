@@ -7,6 +7,7 @@
 #include "ckpt/snapshot.h"
 #include "ops/data.h"
 #include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
 
 #define VERSION 0
 
@@ -202,17 +203,9 @@ static trn_err make_strings(trn_tensor **out, const component *c, raw_bytes *raw
 
 static trn_err make_plain(trn_tensor **out, const component *c, raw_bytes *raw)
 {
-    size_t each = trn_dtype_size(c->dtype);
     uint64_t size = c->n ? c->size[0] : 0;
-    if (c->n > 1 || (uint64_t)c->count > SIZE_MAX / each || (size_t)c->count * each != size)
-        return bad("the number of bytes is not the shape's");
-    const uint8_t *p = take(raw, size);
-    if (!p)
-        return bad("bytes are missing");
-    TRN_TRY(trn_tensor_new(out, c->dtype, &c->shape));
-    if (size)
-        memcpy((*out)->data, p, (size_t)size);
-    return TRN_OK;
+    const uint8_t *p = c->n > 1 ? NULL : take(raw, size);
+    return p ? trn_tensor_from_content(out, c->dtype, &c->shape, p, (size_t)size) : bad("bytes are missing");
 }
 
 static trn_err make_component(trn_tensor **out, const component *c, raw_bytes *raw)

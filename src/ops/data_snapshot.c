@@ -36,8 +36,9 @@ static void shard_stop(trn_it *it) { trn_snapshot_file_close(((shard_it *)it)->f
 
 static trn_err shard_start(trn_it *it)
 {
-    ((shard_it *)it)->skip = ((shard *)it->d)->first;
-    return TRN_OK;
+    const shard *d = (shard *)it->d;
+    ((shard_it *)it)->skip = d->first;
+    return trn_snapshot_check_version(d->version);
 }
 
 /* The next file; there is none: over. */

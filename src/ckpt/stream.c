@@ -10,6 +10,7 @@
 
 #include "ckpt/crc32c.h"
 #include "ckpt/record.h"
+#include "ckpt/snappy.h"
 
 #define CHUNK (256u << 10)
 #define MAX_CHUNK (8u << 20)
@@ -24,6 +25,7 @@ struct trn_stream {
     z_stream z;
     bool z_open, z_member_end;
     uint8_t *in; /* compressed bytes */
+    size_t cap_in; /* SNAPPY: a block of any size */
     size_t chunk;
     bool in_end; /* of the file */
     bool end;    /* of what is given out */
@@ -47,9 +49,21 @@ trn_err trn_compression_parse(trn_compression *out, const char *name)
     return TRN_OK;
 }
 
+trn_compression trn_compression_of_snapshot(const char *name)
+{
+    trn_compression c = TRN_PLAIN;
+    if (!strcmp(name, "SNAPPY"))
+        return TRN_SNAPPY;
+    trn_err err = trn_compression_parse(&c, name);
+    if (err)
+        TRN_WARN("data", "a snapshot's compression is %s, which is unknown: it is not compressed", name);
+    trn_err_free(err);
+    return c;
+}
+
 static trn_err start(trn_stream *s)
 {
-    if (s->c == TRN_PLAIN)
+    if (s->c == TRN_PLAIN || s->c == TRN_SNAPPY)
         return TRN_OK;
     if (inflateInit2(&s->z, s->c == TRN_GZIP ? MAX_WBITS + 16 : MAX_WBITS) != Z_OK)
         return trn_err_oom();
@@ -169,6 +183,66 @@ static trn_err inflate_some(trn_stream *s, size_t *got)
     return TRN_OK;
 }
 
+/* n bytes into s->in, whose memory grows with what is really there. */
+static trn_err read_block(trn_stream *s, size_t n, size_t *got)
+{
+    size_t now;
+    for (*got = 0; *got < n; *got += now) {
+        size_t want = TRN_MIN(n - *got, (size_t)MAX_CHUNK);
+        if (s->cap_in < *got + want) {
+            s->cap_in = *got + want;
+            s->in = trn_xrealloc(s->in, s->cap_in);
+        }
+        TRN_TRY(read_some(s, s->in + *got, want, &now));
+        if (!now)
+            break;
+    }
+    return TRN_OK;
+}
+
+static trn_err reserve(trn_stream *s, size_t more)
+{
+    if (s->cap - s->n >= more)
+        return TRN_OK;
+    size_t cap = TRN_MAX(s->cap + s->cap / 2, s->n + more);
+    uint8_t *b = realloc(s->buf, cap);
+    if (!b)
+        return trn_err_oom();
+    s->buf = b;
+    s->cap = cap;
+    return TRN_OK;
+}
+
+static trn_err cut_off(const trn_stream *s) { return trn_errorf(TRN_DATA_LOSS, "%s ends inside of its compressed data", s->path); }
+
+/* The next block with something in it. */
+static trn_err unsnap_some(trn_stream *s, size_t *got)
+{
+    while (!*got) {
+        size_t have, size;
+        TRN_TRY(read_block(s, 4, &have));
+        if (have == 0)
+            return TRN_OK;
+        if (have < 4)
+            return cut_off(s);
+        size_t n = (size_t)s->in[0] << 24 | (size_t)s->in[1] << 16 | (size_t)s->in[2] << 8 | s->in[3];
+        TRN_TRY(read_block(s, n, &have));
+        if (have < n)
+            return cut_off(s);
+        trn_err err = trn_snappy_size(&size, s->in, n);
+        if (!err && size > MAX_PIECE)
+            err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "a block has %zu bytes", size);
+        if (!err)
+            err = reserve(s, size);
+        if (!err)
+            err = trn_snappy_uncompress(s->buf + s->n, size, s->in, n);
+        if (err)
+            return trn_err_wrap(err, "%s", s->path);
+        *got = size;
+    }
+    return TRN_OK;
+}
+
 trn_err trn_stream_fill(trn_stream *s)
 {
     if (s->end)
@@ -178,16 +252,9 @@ trn_err trn_stream_fill(trn_stream *s)
         s->n -= s->at;
         s->at = 0;
     }
-    if (s->cap - s->n < s->chunk) {
-        size_t cap = TRN_MAX(s->cap + s->cap / 2, s->n + s->chunk);
-        uint8_t *b = realloc(s->buf, cap);
-        if (!b)
-            return trn_err_oom();
-        s->buf = b;
-        s->cap = cap;
-    }
+    TRN_TRY(reserve(s, s->chunk));
     size_t got = 0;
-    TRN_TRY(s->c == TRN_PLAIN ? read_some(s, s->buf + s->n, s->chunk, &got) : inflate_some(s, &got));
+    TRN_TRY(s->c == TRN_PLAIN ? read_some(s, s->buf + s->n, s->chunk, &got) : s->c == TRN_SNAPPY ? unsnap_some(s, &got) : inflate_some(s, &got));
     s->n += got;
     s->end = got == 0;
     return TRN_OK;

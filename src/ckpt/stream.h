@@ -5,8 +5,11 @@
 
 #include "base/base.h"
 
-typedef enum trn_compression { TRN_PLAIN, TRN_ZLIB, TRN_GZIP } trn_compression;
+/* SNAPPY: blocks, each behind its length (32 bits, the highest byte first). */
+typedef enum trn_compression { TRN_PLAIN, TRN_ZLIB, TRN_GZIP, TRN_SNAPPY } trn_compression;
+#define TRN_SNAPPY_BLOCK (256u << 10) /* TensorFlow reads no larger ones */
 trn_err trn_compression_parse(trn_compression *out, const char *name) TRN_MUST_USE; /* "", "ZLIB", "GZIP" */
+trn_compression trn_compression_of_snapshot(const char *name); /* "SNAPPY", too; what is unknown is none, as in TensorFlow */
 
 typedef struct trn_stream trn_stream;
 /* Blocks. NOT_FOUND. chunk: how much is read at once; 0: our choice. */

@@ -20,6 +20,7 @@ typedef struct trn_exec_env {
     const char *const *allow_paths; /* --allow-path; n 0: everything is allowed */
     int n_allow_paths;
     _Atomic int *background; /* work under way that belongs to no step; may be NULL */
+    trn_loop *loop;          /* for alarms; may be NULL */
     struct trn_waits *waits; /* where parked kernels are listed (exec/waits.h); may be NULL */
 } trn_exec_env;
 trn_err trn_exec_check_path(const trn_exec_env *env, const char *path) TRN_MUST_USE; /* PERMISSION_DENIED outside allow_paths */

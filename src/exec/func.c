@@ -216,6 +216,6 @@ static int host_threads(const void *env)
 
 static trn_err host_check_path(const void *env, const char *path) { return trn_exec_check_path(env, path); }
 
-static const trn_host_api host_api = {host_submit, host_here, host_on_loop, host_threads, note_background, host_check_path};
+static const trn_host_api host_api = {host_submit, host_here, host_on_loop, host_threads, note_background, host_check_path, trn_exec__alarm, trn_exec__alarm_end};
 
 trn_host trn_exec__host(const trn_kctx *k) { return (trn_host){&host_api, ((const run *)k->step)->plan->env}; }

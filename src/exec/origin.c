@@ -2,20 +2,12 @@
  * inputs; a graph of those nodes makes it again, here or on any other task, TensorFlow's included. */
 #include <stdlib.h>
 
+#include "exec/origin.h"
 #include "exec/plan.h"
 #include "exec/run.h"
 #include "proto/pb.h"
 #include "res/dataset.h"
 #include "res/var.h"
-
-typedef struct origin {
-    trn_origin head;
-    trn_gstore *store; /* what `node` lies in */
-    trn_funclib *lib;
-    const trn_node *node;
-    int n_in;
-    trn_tensor *in[];
-} origin;
 
 static void origin_free(trn_origin *head)
 {

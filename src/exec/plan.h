@@ -129,6 +129,13 @@ trn_err trn_exec__shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const t
 trn_origin *trn_exec__origin(const trn_kctx *k);
 trn_err trn_exec__graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
 
+/* origin_hash.c: trn_k_hash_of */
+trn_err trn_exec__hash_of(uint64_t *out, const trn_kctx *k, const trn_tensor *t) TRN_MUST_USE;
+
+/* alarm.c: trn_host_alarm */
+trn_alarm *trn_exec__alarm(const void *env, uint64_t ns, void (*fn)(void *arg, bool in_time), void *arg);
+void trn_exec__alarm_end(trn_alarm *a);
+
 /* run.c */
 void trn_run__free_block(void *block);
 

@@ -723,6 +723,7 @@ static const trn_step_api step_api = {
     .graph = trn_exec__graph,
     .origin = trn_exec__origin,
     .graph_of = trn_exec__graph_of,
+    .hash_of = trn_exec__hash_of,
     .shard = trn_exec__shard,
     .host = trn_exec__host,
     .step_resmgr = api_step_resmgr,

@@ -118,7 +118,7 @@ static trn_err start_threads(trn_server *s, const trn_server_config *c)
     for (int i = 0; i < c->n_allow_paths; i++)
         s->allow_paths[i] = trn_xstrdup(c->allow_paths[i]);
     s->env = (trn_exec_env){.pool = s->pool, .disk = s->disk, .intra = c->intra_threads, .allow_paths = (const char *const *)s->allow_paths, .n_allow_paths = c->n_allow_paths,
-                            .background = &s->background};
+                            .background = &s->background, .loop = s->loops[0]};
     return TRN_OK;
 }
 

@@ -47,6 +47,8 @@ static inline void trn_origin_free(trn_origin *o)
 /* [any] The counterpart of trn_k_graph: the GraphDef that makes the dataset `t`; the caller frees it. FAILED_PRECONDITION when it stands on what no graph
  * can hold, and unless `stateful` on resources and stateful functions. `strip`: functions forget which task they were placed on. */
 trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip) TRN_MUST_USE;
+/* [any] What the dataset `t` is made of, as a number: the same when a program makes it again. FAILED_PRECONDITION as above. */
+trn_err trn_k_hash_of(uint64_t *out, const trn_kctx *k, const trn_tensor *t) TRN_MUST_USE;
 /* How workers divide a dataset: AutoShardDataset. */
 enum { TRN_SHARD_OFF = -1, TRN_SHARD_AUTO, TRN_SHARD_FILE, TRN_SHARD_DATA, TRN_SHARD_HINT };
 #define TRN_SHARDS_HINT (-1) /* num_shards of a ShardDataset that only says where to divide */
@@ -68,6 +70,7 @@ void trn_func_run(trn_func *f, trn_cancel *cancel, trn_tensor *const *args, int 
 /* ---- the task, for those who work between steps --------------------------------------------------------------------- */
 
 typedef enum trn_where { TRN_ON_POOL, TRN_ON_DISK } trn_where;
+typedef struct trn_alarm trn_alarm;
 typedef struct trn_host {
     const struct trn_host_api *api;
     const void *env;
@@ -79,6 +82,8 @@ typedef struct trn_host_api {
     int (*threads)(const void *env);
     void (*background)(const void *env, int n);
     trn_err (*check_path)(const void *env, const char *path);
+    trn_alarm *(*alarm)(const void *env, uint64_t ns, void (*fn)(void *arg, bool in_time), void *arg);
+    void (*alarm_end)(trn_alarm *a);
 } trn_host_api;
 
 trn_host trn_k_host(const trn_kctx *k);
@@ -91,6 +96,22 @@ static inline bool trn_host_here(const trn_host *h, trn_where where) { return h-
 static inline bool trn_host_on_loop(const trn_host *h) { return h->api && h->api->on_loop(); }
 static inline int trn_host_threads(const trn_host *h) { return h->api ? h->api->threads(h->env) : 1; }
 static inline trn_err trn_host_check_path(const trn_host *h, const char *path) { return h->api ? h->api->check_path(h->env, path) : TRN_OK; }
+
+/* [any] fn(arg, true) runs once, on a loop's thread: when so much time is over, or earlier if the alarm is ended before. fn(arg, false): the task itself ended
+ * before. NULL where there are no loops (tests): fn has run at once. */
+static inline trn_alarm *trn_host_alarm(const trn_host *h, uint64_t ns, void (*fn)(void *arg, bool in_time), void *arg)
+{
+    trn_alarm *a = h->api ? h->api->alarm(h->env, ns, fn, arg) : NULL;
+    if (!a)
+        fn(arg, true);
+    return a;
+}
+/* [any] The alarm is the caller's no more; NULL is fine. */
+static inline void trn_host_alarm_end(const trn_host *h, trn_alarm *a)
+{
+    if (a)
+        h->api->alarm_end(a);
+}
 
 /* Work that belongs to no step starts (1) or ends (-1): a server that stops waits until there is none. */
 static inline void trn_host_background(const trn_host *h, int n)

@@ -158,6 +158,13 @@ trn_err trn_k_graph_of(void **graph_def, size_t *n, const trn_kctx *k, const trn
     return k->step->api->graph_of(graph_def, n, k, t, stateful, strip);
 }
 
+trn_err trn_k_hash_of(uint64_t *out, const trn_kctx *k, const trn_tensor *t)
+{
+    if (!k->step->api->hash_of)
+        return trn_errorf(TRN_UNIMPLEMENTED, "datasets are not told apart here");
+    return k->step->api->hash_of(out, k, t);
+}
+
 trn_err trn_k_shard(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s)
 {
     if (!k->step->api->shard)

@@ -22,6 +22,7 @@ typedef struct trn_step_api {
     trn_err (*graph)(trn_func **out, trn_kctx *k, const void *p, size_t n);
     trn_origin *(*origin)(const trn_kctx *k);
     trn_err (*graph_of)(void **graph_def, size_t *n, const trn_kctx *k, const trn_tensor *t, bool stateful, bool strip);
+    trn_err (*hash_of)(uint64_t *out, const trn_kctx *k, const trn_tensor *t);
     trn_err (*shard)(trn_func **out, trn_tensor ***args, trn_kctx *k, const trn_tensor *t, const trn_shard *s);
     trn_host (*host)(const trn_kctx *k);
     trn_resmgr *(*step_resmgr)(const trn_kctx *k); /* makes step->step_resmgr when it is not there; [any] */

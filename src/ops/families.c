@@ -13,6 +13,7 @@
     X(trn_ops_cluster)                                                                                                 \
     X(trn_ops_compare)                                                                                                 \
     X(trn_ops_composite)                                                                                               \
+    X(trn_ops_compress)                                                                                                \
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \
@@ -31,6 +32,8 @@
     X(trn_ops_data_rebatch)                                                                                            \
     X(trn_ops_data_shard)                                                                                              \
     X(trn_ops_data_shuffle)                                                                                            \
+    X(trn_ops_data_sleep)                                                                                              \
+    X(trn_ops_data_snapshot)                                                                                           \
     X(trn_ops_debug)                                                                                                   \
     X(trn_ops_diag)                                                                                                    \
     X(trn_ops_einsum)                                                                                                  \

@@ -106,17 +106,40 @@ static void boxed_free(void *obj)
     free(obj);
 }
 
-static const trn_variant_type boxed_type = {"tensorflow::Tensor", boxed_free};
+static trn_err boxed_pack(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v)
+{
+    *t = trn_xalloc(sizeof **t);
+    (*t)[0] = ((const boxed *)v)->t;
+    *n = 1;
+    return TRN_OK;
+}
+
+static trn_err boxed_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
+static const trn_variant_type boxed_type = {.name = "tensorflow::Tensor", .free = boxed_free, .pack = boxed_pack, .unpack = boxed_unpack};
+
+__attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&boxed_type); }
+
+static trn_variant *box(trn_tensor *t)
+{
+    boxed *b = trn_xalloc(sizeof *b);
+    b->v = (trn_variant){.ref = 1, .type = &boxed_type};
+    b->t = trn_tensor_ref(t);
+    return &b->v;
+}
+
+static trn_err boxed_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t)
+{
+    TRN_CHECK_ARG(n_t == 1, "a tensor in a variant: the message holds %d", n_t);
+    *out = box(t[0]);
+    return TRN_OK;
+}
 
 /* Element i of `out`, a string or variant tensor, becomes `t`. */
 static trn_err put(trn_tensor *out, int64_t i, trn_tensor *t)
 {
     if (out->dtype == TRN_STRING)
         return pack(&TRN_DATA_MUT(out, trn_str)[i], t, true);
-    boxed *b = trn_xalloc(sizeof *b);
-    b->v = (trn_variant){.ref = 1, .type = &boxed_type};
-    b->t = trn_tensor_ref(t);
-    TRN_DATA_MUT(out, trn_variant *)[i] = &b->v;
+    TRN_DATA_MUT(out, trn_variant *)[i] = box(t);
     return TRN_OK;
 }
 

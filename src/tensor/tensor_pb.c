@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#define MAX_VARIANT_DEPTH 32
+
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 
 trn_err trn_shape_from_pb(trn_shape *out, const Tensorflow__TensorShapeProto *pb)
@@ -116,6 +118,23 @@ static trn_err handle_from_bytes(trn_handle **out, const uint8_t *p, size_t n)
     return err;
 }
 
+/* TensorFlow's servers send variants like this, one message in the bytes of another: the parser's own limit does not see how deep it goes. */
+static trn_err variant_from_bytes(trn_variant **out, const uint8_t *p, size_t n)
+{
+    static _Thread_local int depth;
+    if (depth == MAX_VARIANT_DEPTH)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "variants in variants, more than %d deep", MAX_VARIANT_DEPTH);
+    trn_arena *a = trn_arena_new();
+    Tensorflow__VariantTensorDataProto *pb;
+    depth++;
+    trn_err err = TRN_PB_UNPACK(&pb, a, tensorflow__variant_tensor_data_proto__descriptor, p, n);
+    if (!err)
+        err = trn_variant_from_pb(out, pb);
+    depth--;
+    trn_arena_free(a);
+    return err;
+}
+
 /* All lengths, then all bytes. */
 static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n)
 {
@@ -131,6 +150,8 @@ static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n)
             return list_error(t, "a length reaches beyond the end");
         if (t->dtype == TRN_STRING)
             TRN_TRY(trn_str_set(TRN_DATA_MUT(t, trn_str) + i, (const char *)r.p, (size_t)len));
+        else if (t->dtype == TRN_VARIANT)
+            TRN_TRY(variant_from_bytes(TRN_DATA_MUT(t, trn_variant *) + i, r.p, (size_t)len));
         else
             TRN_TRY(handle_from_bytes(TRN_DATA_MUT(t, trn_handle *) + i, r.p, (size_t)len));
         r.p += len;
@@ -145,8 +166,6 @@ trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_sha
     bool plain = trn_dtype_is_plain(dtype);
     size_t size = trn_dtype_size(dtype), bytes;
     char text[TRN_SHAPE_TEXT];
-    if (dtype == TRN_VARIANT)
-        return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors cannot be sent between tasks");
     /* Before anything is allocated: every element, also an empty string, takes a byte at least. */
     if (plain && (__builtin_mul_overflow((size_t)count, size, &bytes) || bytes != n))
         return trn_errorf(TRN_INVALID_ARGUMENT, "tensor_content of %s%s has %zu bytes, not %lld times %zu",
@@ -174,8 +193,6 @@ trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_sha
 
 trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t)
 {
-    if (t->dtype == TRN_VARIANT)
-        return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors cannot be sent between tasks");
     if (trn_dtype_is_plain(t->dtype)) {
         trn_sb_add(out, t->data, trn_tensor_bytes(t));
         return TRN_OK;
@@ -190,16 +207,21 @@ trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t)
     }
     trn_arena *a = trn_arena_new();
     trn_sb bodies = {0};
-    for (int64_t i = 0; i < t->count; i++) {
+    bool whole = true;
+    for (int64_t i = 0; i < t->count && whole; i++) {
         size_t before = bodies.n;
-        trn_pb_pack(&bodies, &trn_handle_to_pb(a, TRN_DATA(t, trn_handle *)[i])->base);
-        trn_pbw_raw_varint(out, bodies.n - before);
+        ProtobufCMessage *m = (ProtobufCMessage *)(t->dtype == TRN_VARIANT ? (void *)trn_variant_to_pb(a, TRN_DATA(t, trn_variant *)[i], 0)
+                                                                           : (void *)trn_handle_to_pb(a, TRN_DATA(t, trn_handle *)[i]));
+        if ((whole = m != NULL)) {
+            trn_pb_pack(&bodies, m);
+            trn_pbw_raw_varint(out, bodies.n - before);
+        }
     }
-    if (bodies.n)
+    if (bodies.n && whole)
         trn_sb_add(out, bodies.p, bodies.n);
     trn_sb_fini(&bodies);
     trn_arena_free(a);
-    return TRN_OK;
+    return whole ? TRN_OK : trn_errorf(TRN_UNIMPLEMENTED, "variant tensors of this kind cannot be written down");
 }
 
 /* ---- value lists ---------------------------------------------------------------------------------------------- */

@@ -14,8 +14,8 @@
 /* All of TensorFlow's encodings: tensor_content; value lists; no values (zeros); fewer values than elements (the last one
  * repeats). More values than elements is an error, and so is a variant that holds a value (UNIMPLEMENTED). */
 trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
-/* The same from the bytes of tensor_content: elements as they lie in memory; for strings and handles (as messages) all lengths as
- * varints, then all bytes. */
+/* The same from the bytes of tensor_content: elements as they lie in memory; for strings, and handles and variants (as messages), all
+ * lengths as varints, then all bytes. */
 trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p,
                                 size_t n) TRN_MUST_USE;
 
@@ -25,7 +25,7 @@ Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t);
 /* The same, but a large plain tensor that ends in one value over and over goes as the values up to there: what a peer sent
  * in a few bytes takes a few bytes again. For constants in graphs. */
 Tensorflow__TensorProto *trn_tensor_to_pb_short(trn_arena *a, const trn_tensor *t);
-/* Appends what tensor_content holds, for every dtype but variant (UNIMPLEMENTED). */
+/* Appends what tensor_content holds; UNIMPLEMENTED for variants that cannot be sent. */
 trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
 
 /* A missing message is a scalar. Unknown dims are fine here; more than TRN_MAX_RANK dims are UNIMPLEMENTED. */

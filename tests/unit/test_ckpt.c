@@ -15,6 +15,8 @@
 #include "ckpt/bundle.h"
 #include "ckpt/crc32c.h"
 #include "ckpt/record.h"
+#include "ckpt/snappy.h"
+#include "ckpt/snapshot.h"
 #include "ckpt/sstable.h"
 #include "ckpt/v1.h"
 #include "restest.h"
@@ -460,6 +462,142 @@ static void records(void **state)
     trn_infile_close(&f);
 }
 
+/* ---- compressed bytes, saved datasets --------------------------------------------------------------------------- */
+
+static void there_and_back(const void *p, size_t n, size_t most)
+{
+    trn_sb s = {0};
+    size_t size;
+    trn_snappy_compress(&s, p, n);
+    assert_true(s.n <= most);
+    ok(trn_snappy_size(&size, s.p, s.n));
+    assert_int_equal(size, n);
+    uint8_t *back = trn_xalloc(n + 1);
+    ok(trn_snappy_uncompress(back, n, s.p, s.n));
+    assert_memory_equal(back, p, n);
+    for (size_t cut = 0; cut < s.n && cut < 2000; cut++) { /* in memory of that size: the sanitizer sees who reads beyond */
+        uint8_t *part = malloc(cut + 1);
+        memcpy(part, s.p, cut);
+        trn_err err = trn_snappy_uncompress(back, n, part, cut);
+        assert_true(err || n == 0);
+        trn_err_free(err);
+        free(part);
+    }
+    free(back);
+    trn_sb_fini(&s);
+}
+
+static void snappy(void **state)
+{
+    (void)state;
+    static uint8_t p[300000];
+    for (size_t n = 0; n < 300; n++)
+        there_and_back(p, n, n < 20 ? 22 : 40);
+    there_and_back(p, sizeof p, sizeof p / 18);
+    for (size_t i = 0; i < sizeof p; i++)
+        p[i] = (uint8_t)(rng() >> 24);
+    there_and_back(p, sizeof p, sizeof p + sizeof p / 6);
+    for (size_t i = 0; i < sizeof p; i++)
+        p[i] = (uint8_t)(i % 1000 < 900 ? i % 97 : rng() >> 29);
+    for (size_t n = 65530; n < 65560; n += 5)
+        there_and_back(p, n, n / 2);
+    /* Copies of all kinds, over themselves and from afar; by hand, from the format's description. */
+    static const uint8_t kinds[] = {19, 2 << 2, 'a', 'b', 'c', 0 << 5 | 1 << 2 | 1, 3, 3 << 2 | 2, 5, 0, 1 << 2 | 3, 9, 0, 0, 0, 61 << 2, 0, 0, '!', 60 << 2, 0, '?', 2 << 2 | 2, 19 - 3, 0};
+    char out[20] = {0};
+    ok(trn_snappy_uncompress(out, 19, kinds, sizeof kinds));
+    assert_string_equal(out, "abcabcababcaab!?abc");
+    size_t size;
+    fails(trn_snappy_size(&size, "\xff\xff\xff\xff\x0f", 5), TRN_DATA_LOSS, "so few bytes");
+    fails(trn_snappy_size(&size, "\xff\xff\xff\xff\xff\xff", 6), TRN_DATA_LOSS, "no length");
+    fails(trn_snappy_size(&size, "", 0), TRN_DATA_LOSS, "no length");
+    fails(trn_snappy_uncompress(out, 4, "\x04\x00" "a\x01\x02", 5), TRN_DATA_LOSS, "a copy reaches beyond");
+    fails(trn_snappy_uncompress(out, 4, "\x04\x00" "a\x02\x00\x00", 6), TRN_DATA_LOSS, "a copy reaches beyond");
+    fails(trn_snappy_uncompress(out, 4, "\x04\x10" "abcde", 7), TRN_DATA_LOSS, "a literal reaches beyond");
+    fails(trn_snappy_uncompress(out, 4, "\x04\x08" "abc", 5), TRN_DATA_LOSS, "bytes are missing");
+    fails(trn_snappy_uncompress(out, 5, "\x04\x0c" "abcd", 6), TRN_DATA_LOSS, "the length is not");
+}
+
+/* Elements of a run's only shard. */
+static int read_run(const char *top, trn_compression c)
+{
+    static const trn_dtype types[] = {TRN_INT64, TRN_STRING};
+    trn_snapshot_meta m;
+    trn_snapshot_file *f;
+    trn_tensor *t[2];
+    bool found;
+    char **shard, *name;
+    int n, elements = 0;
+    ok(trn_snapshot_meta_read(&m, &found, top));
+    assert_true(found && m.finished && m.version == 2);
+    ok(trn_snapshot_shards(&shard, &n, top, &m));
+    assert_int_equal(n, 1);
+    ok(trn_snapshot_file_open(&f, name = trn_snapshot_file_name(shard[0], 0), c, m.version, types, 2));
+    for (trn_cut got = TRN_CUT_MORE; got != TRN_CUT_END;) {
+        ok(trn_snapshot_file_next(&got, f, t));
+        if (got == TRN_CUT_MORE)
+            ok(trn_snapshot_file_fill(f));
+        if (got != TRN_CUT_GOT)
+            continue;
+        assert_int_equal(TRN_DATA(t[0], int64_t)[0], elements++);
+        trn_tensor_unref(t[0]);
+        trn_tensor_unref(t[1]);
+    }
+    assert_int_equal(m.elements, elements);
+    trn_snapshot_file_close(f);
+    trn_snapshot_meta_fini(&m);
+    free(name);
+    free(shard[0]);
+    free(shard);
+    return elements;
+}
+
+static void snapshots(void **state)
+{
+    (void)state;
+    static const trn_dtype types[] = {TRN_INT64, TRN_STRING};
+    static char text[3000];
+    memset(text, 'x', sizeof text);
+    char *top = trn_xasprintf("%s-snapshots", dir);
+    for (int c = TRN_PLAIN; c <= TRN_SNAPPY; c++) {
+        trn_snapshot_run *r;
+        ok(trn_snapshot_run_open(&r, top, "7", (trn_compression)c, types, 2));
+        trn_snapshot_meta m;
+        bool found;
+        ok(trn_snapshot_meta_read(&m, &found, top));
+        assert_true(found && !m.finished);
+        trn_snapshot_meta_fini(&m);
+        for (int i = 0; i < 500; i++) {
+            trn_tensor *t[2] = {trn_tensor_i64(i), trn_tensor_str(text, (size_t)i * 6)};
+            ok(trn_snapshot_run_add(r, 0, t, 2));
+            trn_tensor_unref(t[0]);
+            trn_tensor_unref(t[1]);
+        }
+        ok(trn_snapshot_run_finish(r, 500));
+        assert_int_equal(read_run(top, (trn_compression)c), 500);
+    }
+    trn_snapshot_run *r;
+    trn_tensor *t[2] = {trn_tensor_i64(0), trn_tensor_str("a", 1)};
+    trn_faults_set("ckpt.write");
+    trn_err err = trn_snapshot_run_open(&r, top, "", TRN_PLAIN, types, 2);
+    assert_int_equal(trn_err_code(err), TRN_RESOURCE_EXHAUSTED);
+    trn_err_free(err);
+    trn_faults_set(NULL);
+    assert_int_equal(read_run(top, TRN_SNAPPY), 500); /* the last one is still there */
+    ok(trn_snapshot_run_open(&r, top, "", TRN_SNAPPY, types, 2));
+    ok(trn_snapshot_run_add(r, -1, t, 2));
+    trn_faults_set("ckpt.fsync");
+    err = trn_snapshot_run_finish(r, 1);
+    assert_true(err);
+    trn_err_free(err);
+    trn_faults_set(NULL);
+    trn_tensor_unref(t[0]);
+    trn_tensor_unref(t[1]);
+    char *sh = trn_xasprintf("rm -r '%s'", top);
+    assert_int_equal(system(sh), 0);
+    free(sh);
+    free(top);
+}
+
 /* ---- the ops ---------------------------------------------------------------------------------------------------- */
 
 static trn_tensor *str(const char *s) { return trn_tensor_str(s, strlen(s)); }
@@ -609,6 +747,8 @@ int main(void)
         cmocka_unit_test_teardown(failing_disk, clean_dir),
         cmocka_unit_test_teardown(killed, clean_dir),
         cmocka_unit_test_teardown(records, clean_dir),
+        cmocka_unit_test(snappy),
+        cmocka_unit_test(snapshots),
         cmocka_unit_test_teardown(save_and_restore, clean_dir),
         cmocka_unit_test_teardown(whole_files, clean_dir),
         cmocka_unit_test_teardown(confined, clean_dir),

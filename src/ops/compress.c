@@ -1,0 +1,292 @@
+/* Elements of datasets as one compressed value: a CompressedElement message in a variant, TensorFlow's own. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "ckpt/entry.h"
+#include "ckpt/snappy.h"
+#include "ckpt/snapshot.h"
+#include "ops/data.h"
+#include "proto/pbw.h"
+#include "tensor/tensor_pb.h"
+
+#define VERSION 0
+
+/* Fields of CompressedElement and CompressedComponentMetadata. */
+enum { ELEMENT_DATA = 1, ELEMENT_COMPONENT = 2, ELEMENT_VERSION = 3 };
+enum { COMPONENT_DTYPE = 1, COMPONENT_SHAPE = 2, COMPONENT_BYTES = 4 };
+
+typedef struct compressed {
+    trn_variant v;
+    trn_sb s; /* the message */
+} compressed;
+
+static void compressed_free(void *obj)
+{
+    trn_sb_fini(&((compressed *)obj)->s);
+    free(obj);
+}
+
+static trn_err compressed_pack(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v)
+{
+    const compressed *c = (const compressed *)v;
+    trn_sb_add(meta, c->s.p, c->s.n);
+    *t = NULL;
+    *n = 0;
+    return TRN_OK;
+}
+
+static trn_err compressed_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
+static const trn_variant_type compressed_type = {
+    .name = "tensorflow.data.CompressedElement", .free = compressed_free, .pack = compressed_pack, .unpack = compressed_unpack};
+
+__attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&compressed_type); }
+
+static compressed *compressed_new(void)
+{
+    compressed *c = trn_xalloc(sizeof *c);
+    c->v = (trn_variant){.ref = 1, .type = &compressed_type};
+    return c;
+}
+
+/* Bytes from a peer stay as they are until somebody wants the element. */
+static trn_err compressed_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t)
+{
+    compressed *c = compressed_new();
+    trn_sb_add(&c->s, n ? meta : "", n);
+    *out = &c->v;
+    return TRN_OK;
+}
+
+/* ---- CompressElement -------------------------------------------------------------------------------------------------- */
+
+/* The component's bytes to `raw`, what they are to `sizes`: numbers as they lie in memory, strings one behind the other, other things as messages. */
+static trn_err add_component(trn_sb *raw, trn_sb *sizes, const trn_tensor *t)
+{
+    size_t before = raw->n;
+    if (t->dtype == TRN_STRING) {
+        for (int64_t i = 0; i < t->count; i++) {
+            const trn_str *s = &TRN_DATA(t, trn_str)[i];
+            trn_sb_add(raw, trn_str_p(s), s->len);
+            trn_pbw_raw_varint(sizes, s->len);
+        }
+        return TRN_OK;
+    }
+    if (!trn_dtype_is_plain(t->dtype))
+        TRN_TRY(trn_snapshot_put_tensor(raw, t));
+    else if (t->count == 0)
+        return TRN_OK;
+    else
+        trn_sb_add(raw, t->data, trn_tensor_bytes(t));
+    trn_pbw_raw_varint(sizes, raw->n - before);
+    return TRN_OK;
+}
+
+static trn_err describe(trn_sb *out, trn_sb *raw, const trn_tensor *t)
+{
+    trn_sb m = {0}, sizes = {0};
+    trn_pbw_varint(&m, COMPONENT_DTYPE, (uint64_t)t->dtype);
+    trn_ckpt__put_shape(&m, COMPONENT_SHAPE, &t->shape);
+    trn_err err = add_component(raw, &sizes, t);
+    if (sizes.n)
+        trn_pbw_bytes(&m, COMPONENT_BYTES, sizes.p, sizes.n);
+    trn_pbw_bytes(out, ELEMENT_COMPONENT, m.p, m.n);
+    trn_sb_fini(&sizes);
+    trn_sb_fini(&m);
+    return err;
+}
+
+static trn_err compress_element(trn_kctx *k)
+{
+    trn_sb about = {0}, raw = {0}, data = {0};
+    trn_shape scalar = trn_shape_scalar();
+    trn_tensor *y;
+    trn_err err = TRN_OK;
+    for (int i = 0; !err && i < k->n_in; i++)
+        err = describe(&about, &raw, trn_in(k, i));
+    if (!err && raw.n > UINT32_MAX)
+        err = trn_errorf(TRN_OUT_OF_RANGE, "Encountered dataset element of size %zu, exceeding the 4GB Snappy limit.", raw.n);
+    if (!err)
+        err = trn_out_new(&y, k, 0, TRN_VARIANT, &scalar);
+    if (!err) {
+        compressed *c = compressed_new();
+        trn_snappy_compress(&data, raw.p, raw.n);
+        trn_pbw_bytes(&c->s, ELEMENT_DATA, data.p, data.n);
+        trn_sb_add(&c->s, about.p ? about.p : "", about.n);
+        trn_pbw_varint(&c->s, ELEMENT_VERSION, VERSION);
+        TRN_DATA_MUT(y, trn_variant *)[0] = &c->v;
+    }
+    trn_sb_fini(&data);
+    trn_sb_fini(&raw);
+    trn_sb_fini(&about);
+    return err;
+}
+
+/* ---- UncompressElement ------------------------------------------------------------------------------------------------ */
+
+static trn_err bad(const char *why) { return trn_errorf(TRN_INTERNAL, "a compressed element is malformed: %s", why); }
+
+/* What is left of the uncompressed bytes. */
+typedef struct raw_bytes {
+    const uint8_t *p;
+    size_t n;
+} raw_bytes;
+
+typedef struct component {
+    trn_dtype dtype;
+    trn_shape shape;
+    int64_t count;
+    int n, cap;
+    uint64_t *size; /* of each string, or of the whole */
+} component;
+
+static trn_err add_sizes(component *c, trn_pbr *r)
+{
+    if (r->type == TRN_PB_VARINT) {
+        TRN_PUSH(c->size, c->n, c->cap, r->v);
+        return TRN_OK;
+    }
+    if (r->type != TRN_PB_BYTES || r->n > INT32_MAX / 2)
+        return bad("sizes");
+    trn_pbr v = trn_pbr_init(r->b, r->n);
+    for (uint64_t size; v.p < v.end;) {
+        if (!trn_pbr_raw_varint(&v, &size))
+            return bad("sizes");
+        TRN_PUSH(c->size, c->n, c->cap, size);
+    }
+    return TRN_OK;
+}
+
+static trn_err parse_component(component *c, const void *p, size_t n)
+{
+    trn_pbr r = trn_pbr_init(p, n);
+    while (trn_pbr_next(&r)) {
+        if (r.field == COMPONENT_DTYPE && r.type == TRN_PB_VARINT)
+            c->dtype = r.v < TRN_DTYPE_END ? (trn_dtype)r.v : TRN_INVALID;
+        else if (r.field == COMPONENT_SHAPE && r.type == TRN_PB_BYTES) {
+            trn_err err = trn_ckpt__parse_shape(&c->shape, "", r.b, r.n);
+            if (err) {
+                trn_err_free(err);
+                return bad("a shape");
+            }
+        } else if (r.field == COMPONENT_BYTES) {
+            TRN_TRY(add_sizes(c, &r));
+        }
+    }
+    if (r.bad)
+        return bad(r.why);
+    return trn_shape_count(&c->count, &c->shape);
+}
+
+static const uint8_t *take(raw_bytes *raw, uint64_t n)
+{
+    if (n > raw->n)
+        return NULL;
+    const uint8_t *p = raw->p;
+    raw->p += n;
+    raw->n -= (size_t)n;
+    return p;
+}
+
+static trn_err make_strings(trn_tensor **out, const component *c, raw_bytes *raw)
+{
+    if (c->n != c->count)
+        return bad("there are not as many strings as the shape says");
+    TRN_TRY(trn_tensor_new(out, TRN_STRING, &c->shape));
+    for (int i = 0; i < c->n; i++) {
+        const uint8_t *p = take(raw, c->size[i]);
+        if (!p)
+            return bad("bytes are missing");
+        TRN_TRY(trn_tensor_str_put(*out, i, (const char *)p, (size_t)c->size[i]));
+    }
+    return TRN_OK;
+}
+
+static trn_err make_plain(trn_tensor **out, const component *c, raw_bytes *raw)
+{
+    uint64_t size = c->n ? c->size[0] : 0;
+    const uint8_t *p = c->n > 1 ? NULL : take(raw, size);
+    return p ? trn_tensor_from_content(out, c->dtype, &c->shape, p, (size_t)size) : bad("bytes are missing");
+}
+
+static trn_err make_component(trn_tensor **out, const component *c, raw_bytes *raw)
+{
+    if (c->dtype == TRN_STRING)
+        return make_strings(out, c, raw);
+    if (trn_dtype_is_plain(c->dtype))
+        return make_plain(out, c, raw);
+    const uint8_t *p = c->n == 1 ? take(raw, c->size[0]) : NULL;
+    return p ? trn_snapshot_parse_tensor(out, p, (size_t)c->size[0]) : bad("bytes are missing");
+}
+
+/* Component i of the element becomes output i. */
+static trn_err put_component(trn_kctx *k, int i, const void *p, size_t n, raw_bytes *raw)
+{
+    component c = {0};
+    trn_tensor *t = NULL;
+    if (i >= k->n_out)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "Expected %d outputs from uncompress, but got more", k->n_out);
+    trn_err err = parse_component(&c, p, n);
+    if (!err)
+        err = make_component(&t, &c, raw);
+    free(c.size);
+    if (!err && t->dtype != k->node->out_types[i])
+        err = trn_errorf(TRN_FAILED_PRECONDITION, "Expected a tensor of type %s but got a tensor of type %s", trn_dtype_name(k->node->out_types[i]), trn_dtype_name(t->dtype));
+    if (err)
+        trn_tensor_unref(t);
+    else
+        trn_out_set(k, i, t);
+    return err;
+}
+
+static trn_err uncompress(trn_kctx *k, const trn_sb *s, raw_bytes raw)
+{
+    int n = 0;
+    for (trn_pbr r = trn_pbr_init(s->p, s->n); trn_pbr_next(&r);)
+        if (r.field == ELEMENT_COMPONENT && r.type == TRN_PB_BYTES)
+            TRN_TRY(put_component(k, n++, r.b, r.n, &raw));
+    if (n != k->n_out)
+        return trn_errorf(TRN_FAILED_PRECONDITION, "Expected %d outputs from uncompress, but got %d", k->n_out, n);
+    return raw.n ? bad("there are more bytes than components") : TRN_OK;
+}
+
+static trn_err uncompress_element(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    TRN_CHECK_ARG(x->shape.rank == 0, "UncompressElement requires its input to be a scalar, but encountered an input with %d dimensions.", x->shape.rank);
+    const trn_variant *v = TRN_DATA(x, trn_variant *)[0];
+    TRN_CHECK_ARG(v && v->type == &compressed_type, "Input does not contain a compressed element. Instead got %s", v ? v->type->name : "nothing");
+    const trn_sb *s = &((const compressed *)v)->s;
+    const uint8_t *data = (const uint8_t *)"";
+    size_t n = 0, size;
+    int64_t version = 0;
+    trn_pbr r = trn_pbr_init(s->p, s->n);
+    while (trn_pbr_next(&r)) {
+        if (r.field == ELEMENT_DATA && r.type == TRN_PB_BYTES)
+            data = r.b, n = r.n;
+        else if (r.field == ELEMENT_VERSION && r.type == TRN_PB_VARINT)
+            version = (int64_t)r.v;
+    }
+    if (r.bad)
+        return bad(r.why);
+    if (version != VERSION)
+        return trn_errorf(TRN_INTERNAL, "Unsupported compressed element version: %" PRId64, version);
+    trn_err err = trn_snappy_size(&size, data, n);
+    uint8_t *raw = err ? NULL : malloc(size + 1);
+    if (!err)
+        err = raw ? trn_snappy_uncompress(raw, size, data, n) : trn_err_oom();
+    if (trn_err_code(err) == TRN_DATA_LOSS) {
+        trn_err why = bad(trn_err_msg(err));
+        trn_err_free(err);
+        err = why;
+    }
+    if (!err)
+        err = uncompress(k, s, (raw_bytes){raw, size});
+    free(raw);
+    return err;
+}
+
+const trn_op trn_ops_compress[] = {
+    {"CompressElement", "components:input_types -> compressed:var; input_types:list(type)>=1", trn_sh_dataset, compress_element, TRN_OP_BACK},
+    {"UncompressElement", "compressed:var -> components:output_types; " DS_OUT, trn_sh_elements, uncompress_element, TRN_OP_BACK},
+    {0},
+};

@@ -16,6 +16,7 @@
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \
+    X(trn_ops_csr)                                                                                                     \
     X(trn_ops_ctc)                                                                                                     \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
@@ -86,6 +87,7 @@
     X(trn_ops_special)                                                                                                 \
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_stagemap)                                                                                                \
+    X(trn_ops_stochastic_cast)                                                                                         \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_string_more)                                                                                             \
     X(trn_ops_summary)                                                                                                 \

@@ -437,6 +437,15 @@ def references():
 
 
 @model
+def watched_by_a_debugger():
+    from tensorflow.python.debug.lib import debug_gradients
+    a, b, d = var("a", 3), var("b", 3, ref=True), debug_gradients.GradientsDebugger()
+    y = d.identify_gradient(tf.tanh(a)) * d.identify_gradient(b._ref())
+    assert {o.type for o in tf.get_default_graph().get_operations()} >= {"DebugGradientIdentity", "DebugGradientRefIdentity"}
+    return [tf.reduce_sum(tf.square(y))], [a, b], None
+
+
+@model
 def gamma_samples():
     a = tf.get_variable("a", initializer=tf.constant([[0.4, 1.5, 7.0]]), use_resource=True)
     x = tf.random.gamma([2, 4], a, seed=5)

@@ -763,7 +763,7 @@ static const gcase cases[] = {
 };
 
 /* Rows that the numbers above cannot reach; tests further down do, or those with TensorFlow (test_c_grad.py). */
-static const char *const elsewhere[] = {"PreventGradient", "RandomGamma", "StatelessParameterizedTruncatedNormal", "StatelessRandomGammaV2", "StatelessRandomGammaV3", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
+static const char *const elsewhere[] = {"PreventGradient", "RandomGamma", "StatelessParameterizedTruncatedNormal", "StatelessRandomGammaV2", "StatelessRandomGammaV3", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "DebugGradientRefIdentity", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
                                         "FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3",
                                         "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel", "QuantizeAndDequantize", "QuantizeAndDequantizeV2",
                                         "QuantizeAndDequantizeV3", "QuantizeAndDequantizeV4"};

@@ -49,7 +49,11 @@ static trn_err csr_pack(trn_sb *out, trn_tensor ***t, int *n, const trn_variant 
 }
 
 static trn_err csr_unpack(trn_variant **out, const void *about, size_t n, trn_tensor *const *t, int n_t);
-static const trn_variant_type csr_type = {.name = "tensorflow::CSRSparseMatrix", .free = csr_free, .pack = csr_pack, .unpack = csr_unpack};
+static trn_err csr_add(trn_variant **out, const trn_variant *a, const trn_variant *b);
+static trn_err csr_zeros(trn_variant **out, const trn_variant *v);
+static trn_err csr_conj(trn_variant **out, const trn_variant *v);
+static const trn_variant_type csr_type = {
+    .name = "tensorflow::CSRSparseMatrix", .free = csr_free, .add = csr_add, .zeros_like = csr_zeros, .conj = csr_conj, .pack = csr_pack, .unpack = csr_unpack};
 
 __attribute__((constructor)) static void make_known(void) { trn_variant_type_add(&csr_type); }
 
@@ -392,6 +396,12 @@ typedef struct row_product {
         for (int64_t q = r.at; q < r.end; q++)                                                                                              \
             ((T *)sum)[ints(b, COLS)[q]] += v * TRN_DATA(b->part[VALUES], T)[q];                                                            \
     }                                                                                                                                       \
+    /* sum[c] += the elements of a row */                                                                                                   \
+    static void spread_##suffix(void *sum, const csr *b, span r)                                                                            \
+    {                                                                                                                                       \
+        for (int64_t q = r.at; q < r.end; q++)                                                                                              \
+            ((T *)sum)[ints(b, COLS)[q]] += TRN_DATA(b->part[VALUES], T)[q];                                                                \
+    }                                                                                                                                       \
     /* y[i] = sum[column i], which is zero afterwards */                                                                                    \
     static void take_##suffix(void *y, void *sum, const int32_t *cols, int64_t n)                                                           \
     {                                                                                                                                       \
@@ -413,16 +423,36 @@ LOOPS(c128, double _Complex, conj)
 typedef struct loops {
     void (*product)(const row_product *p, const csr *a, span r);
     void (*add_row)(void *sum, const csr *a, int64_t e, const csr *b, span r);
+    void (*spread)(void *sum, const csr *b, span r);
     void (*take)(void *y, void *sum, const int32_t *cols, int64_t n);
     void (*conj)(void *y, int64_t n);
 } loops;
-#define OF(s) {product_##s, add_row_##s, take_##s, conj_##s}
+#define OF(s) {product_##s, add_row_##s, spread_##s, take_##s, conj_##s}
 
 static const loops *loops_of(trn_dtype t)
 {
     static const loops all[] = {OF(f32), OF(f64), OF(c64), OF(c128)};
     return &all[t == TRN_FLOAT ? 0 : t == TRN_DOUBLE ? 1 : t == TRN_COMPLEX64 ? 2 : 3];
 }
+
+/* The same pattern with values of its own, which `change` makes of a copy. */
+static trn_err with_values(trn_variant **out, const trn_variant *v, void (*change)(trn_tensor *values))
+{
+    const csr *c = (const csr *)v;
+    trn_tensor *values, *part[PARTS];
+    TRN_TRY(trn_tensor_copy(&values, c->part[VALUES]));
+    change(values);
+    for (int i = 0; i < PARTS; i++)
+        part[i] = i == VALUES ? values : trn_tensor_ref(c->part[i]);
+    csr *made = NULL;
+    TRN_TRY(csr_of(&made, part));
+    *out = &made->base;
+    return TRN_OK;
+}
+static void to_zeros(trn_tensor *t) { trn_zero_elems(t, 0, t->count); }
+static void to_conj(trn_tensor *t) { loops_of(t->dtype)->conj(t->data, t->count); }
+static trn_err csr_zeros(trn_variant **out, const trn_variant *v) { return with_values(out, v, to_zeros); }
+static trn_err csr_conj(trn_variant **out, const trn_variant *v) { return with_values(out, v, to_conj); }
 
 /* ---- transposed ------------------------------------------------------------------------------------------------------------- */
 
@@ -704,6 +734,75 @@ static trn_err times_sparse(trn_kctx *k)
     factor_done(&fa);
     factor_done(&fb);
     return err ? err : csr_out(k, y);
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Columns of row i of both, and (part made) their sums. */
+static int64_t sum_row(trn_tensor **part, int64_t at, const csr *const x[2], int64_t b, int64_t i, int32_t *mark, void *sum)
+{
+    int32_t *cols = part ? TRN_DATA_MUT(part[COLS], int32_t) + at : NULL, now = (int32_t)(b * x[0]->m + i);
+    int64_t n = 0;
+    for (int f = 0; f < 2; f++) {
+        span r = row_of(x[f], b, i);
+        for (int64_t e = r.at; e < r.end; e++) {
+            int32_t col = ints(x[f], COLS)[e];
+            if (mark[col] == now)
+                continue;
+            mark[col] = now;
+            if (cols)
+                cols[n] = col;
+            n++;
+        }
+        if (cols)
+            loops_of(type_of(x[f]))->spread(sum, x[f], r);
+    }
+    if (cols) {
+        qsort(cols, (size_t)n, sizeof *cols, by_value);
+        loops_of(type_of(x[0]))->take((char *)part[VALUES]->data + (size_t)at * trn_dtype_size(type_of(x[0])), sum, cols, n);
+    }
+    return n;
+}
+
+static trn_err add_up(trn_tensor **part, const csr *const x[2], int32_t *mark, void *sum)
+{
+    const csr *a = x[0];
+    int64_t total = 0;
+    int32_t *rows = part[ROWS]->data;
+    memset(mark, 0xff, (size_t)(a->n + 1) * sizeof *mark);
+    for (int64_t r = 0; r < a->n_batch * a->m; r++)
+        rows[r / a->m * (a->m + 1) + r % a->m + 1] = (int32_t)sum_row(NULL, 0, x, r / a->m, r % a->m, mark, NULL);
+    TRN_TRY(sum_up(&total, part[BATCH], rows, a->n_batch, a->m));
+    trn_shape s = trn_shape_vector(total);
+    for (int i = COLS; i <= VALUES; i++) {
+        trn_tensor_unref(part[i]);
+        part[i] = NULL;
+        TRN_TRY(trn_tensor_new(&part[i], i == COLS ? TRN_INT32 : type_of(a), &s));
+    }
+    memset(mark, 0xff, (size_t)(a->n + 1) * sizeof *mark);
+    for (int64_t r = 0; r < a->n_batch * a->m; r++)
+        sum_row(part, TRN_DATA(part[BATCH], int32_t)[r / a->m] + rows[r / a->m * (a->m + 1) + r % a->m], x, r / a->m, r % a->m, mark, sum);
+    return TRN_OK;
+}
+
+static trn_err csr_add(trn_variant **out, const trn_variant *va, const trn_variant *vb)
+{
+    const csr *const x[2] = {(const csr *)va, (const csr *)vb};
+    TRN_CHECK_ARG(type_of(x[0]) == type_of(x[1]), "sparse matrices of %s and %s cannot be added", trn_dtype_name(type_of(x[0])), trn_dtype_name(type_of(x[1])));
+    TRN_CHECK_ARG(rank_of(x[0]) == rank_of(x[1]) && x[0]->n_batch == x[1]->n_batch && x[0]->m == x[1]->m && x[0]->n == x[1]->n,
+                  "sparse matrices of different shapes cannot be added");
+    trn_tensor *part[PARTS] = {0};
+    trn_err err = parts_new(part, TRN_DATA(x[0]->part[SHAPE], int64_t), rank_of(x[0]), 0, type_of(x[0]));
+    int32_t *mark = malloc((size_t)(x[0]->n + 1) * sizeof *mark);
+    void *sum = calloc((size_t)(x[0]->n + 1), trn_dtype_size(type_of(x[0])));
+    if (!err)
+        err = mark && sum ? add_up(part, x, mark, sum) : trn_err_oom();
+    free(mark);
+    free(sum);
+    csr *made = NULL;
+    TRN_TRY(finish(&made, part, err));
+    *out = &made->base;
+    return TRN_OK;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------------------ */

@@ -79,6 +79,7 @@
     X(trn_ops_serialize)                                                                                               \
     X(trn_ops_sets)                                                                                                    \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_sobol)                                                                                                   \
     X(trn_ops_space)                                                                                                   \
     X(trn_ops_sparse)                                                                                                  \
     X(trn_ops_sparse_cross)                                                                                            \

@@ -139,3 +139,14 @@ def cases_stochastic_cast(rng, quick):
         yield C("StochasticCastToInt", [x, key, counter, np.int32(3)], Tout=tf.int8)
         yield C("StochasticCastToInt", [x, key, counter, np.int32(2)], Tout=tf.int8)
         yield C("StochasticCastToInt", [x, key[0], counter, alg], Tout=tf.int8)
+
+
+def cases_sobol(rng, quick):
+    i = np.int32
+    for t in (tf.float32, tf.float64):
+        for dim, n, skip in ((1, 1, 0), (1, 100, 0), (2, 7, 5), (5, 33, 1), (21, 1000, 12345), (1111, 40, 3), (1111, 2, 2 ** 29), (3, 5, 2 ** 30 - 8), (0, 1, 0), (-1, 1, 0), (1, 0, 0),
+                             (1, -1, 0), (2, 3, -1), (1, 5, 2 ** 31 - 4), (1000, 2 ** 30, 0), (21201, 1, 0)):
+            yield C("SobolSample", [i(dim), i(n), i(skip)], dtype=t)
+    yield C("SobolSample", [i(1112), i(1), i(0)], code=tf.errors.UNIMPLEMENTED)
+    for bad in range(3):
+        yield C("SobolSample", [np.full((1,) if k == bad else (), 1, i) for k in range(3)])

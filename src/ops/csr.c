@@ -65,8 +65,8 @@ static trn_err sizes(csr *c, const int64_t *dim, int64_t rank)
     c->m = dim[rank - 2];
     c->n = dim[rank - 1];
     TRN_CHECK_ARG(c->n_batch >= 0 && c->n_batch < INT32_MAX, "dense_shape batch_size must be < Int32Max, but the input value is %lld", (long long)c->n_batch);
-    TRN_CHECK_ARG(c->m >= 0 && (c->n_batch == 0 || c->m < INT32_MAX / c->n_batch), "%lld matrices of %lld rows are too many for 32 bits", (long long)c->n_batch,
-                  (long long)c->m);
+    TRN_CHECK_ARG(c->m >= 0 && (c->n_batch == 0 || c->m < INT32_MAX / c->n_batch), "the csr row index size for %lld matrices of %lld rows must be <= Int32Max",
+                  (long long)c->n_batch, (long long)c->m);
     TRN_CHECK_ARG(c->n >= 0 && c->n <= INT32_MAX, "%lld columns are too many for 32 bits", (long long)c->n);
     return TRN_OK;
 }

@@ -99,6 +99,7 @@
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_unicode)                                                                                                 \
     X(trn_ops_var)                                                                                                     \
+    X(trn_ops_word2vec)                                                                                                \
     /* one line each, above this one */
 
 #define X(name) extern const trn_op name[];

@@ -165,16 +165,30 @@ BIN_FC(mulnonan, b == 0 ? 0 : a *b)
 OP(mulnonan, 0, TRN_TAB_FLOAT(mulnonan), TRN_TAB_COMPLEX(mulnonan))
 BIN_FC(xdivy, a == 0 ? 0 : a / b)
 OP(xdivy, 0, TRN_TAB_FLOAT(xdivy), TRN_TAB_COMPLEX(xdivy))
+/* Of half and bfloat16 the logarithm is rounded before it is multiplied, as in TensorFlow. */
+#define XLOG_HALF(op, tag, log_)                                                                                    \
+    static inline uint16_t op##_of_##tag(uint16_t a, uint16_t b)                                                       \
+    {                                                                                                                  \
+        float x = trn_##tag##_to_f32((trn_##tag){a}), l = trn_##tag##_to_f32(trn_##tag##_from_f32(log_(trn_##tag##_to_f32((trn_##tag){b})))); \
+        return x == 0 ? 0 : trn_##tag##_from_f32(x * l).bits;                                                          \
+    }                                                                                                                  \
+    BIN1(op, uint16_t, , tag, op##_of_##tag(a, b))
+XLOG_HALF(xlogy, half, logf)
+XLOG_HALF(xlogy, bf16, logf)
+XLOG_HALF(xlog1py, half, log1pf)
+XLOG_HALF(xlog1py, bf16, log1pf)
+#define TAB_HALF(op) [TRN_HALF] = op##_half, [TRN_BFLOAT16] = op##_bf16
+
 BIN1(xlogy, float, , f32, a == 0 ? 0 : a *logf(b))
 BIN1(xlogy, double, , f64, a == 0 ? 0 : a *log(b))
 BIN1(xlogy, float _Complex, , c64, a == 0 ? 0 : a *clogf(b))
 BIN1(xlogy, double _Complex, , c128, a == 0 ? 0 : a *clog(b))
-OP(xlogy, 1, TRN_TAB_FLOAT(xlogy), TRN_TAB_COMPLEX(xlogy))
+OP(xlogy, 1, TAB_HALF(xlogy), TRN_TAB_FLOAT(xlogy), TRN_TAB_COMPLEX(xlogy))
 BIN1(xlog1py, float, , f32, a == 0 ? 0 : a *log1pf(b))
 BIN1(xlog1py, double, , f64, a == 0 ? 0 : a *log1p(b))
 BIN1(xlog1py, float _Complex, , c64, a == 0 ? 0 : a *trn_log1p_c64(b))
 BIN1(xlog1py, double _Complex, , c128, a == 0 ? 0 : a *trn_log1p_c128(b))
-OP(xlog1py, 1, TRN_TAB_FLOAT(xlog1py), TRN_TAB_COMPLEX(xlog1py))
+OP(xlog1py, 1, TAB_HALF(xlog1py), TRN_TAB_FLOAT(xlog1py), TRN_TAB_COMPLEX(xlog1py))
 
 #define SQD(op, T, W, tag, ...) BIN(op, T, W, tag, ((W)a - (W)b) * ((W)a - (W)b))
 SQD(sqdiff, int32_t, uint32_t, i32)

@@ -11,7 +11,7 @@
 
 static const trn_grad_row *const families[] = {trn_grads_math, trn_grads_nn, trn_grads_array, trn_grads_state, trn_grads_flow, trn_grads_control, trn_grads_call,
                                                 trn_grads_special, trn_grads_linalg, trn_grads_space, trn_grads_sparse, trn_grads_decomp,
-                                                trn_grads_signal, trn_grads_ragged};
+                                                trn_grads_signal, trn_grads_ragged, trn_grads_csr};
 
 static struct {
     pthread_once_t once;

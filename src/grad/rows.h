@@ -35,7 +35,7 @@ typedef struct trn_grad_row {
 
 /* One table per family, ended by a row without a name; listed in engine.c. */
 extern const trn_grad_row trn_grads_math[], trn_grads_nn[], trn_grads_array[], trn_grads_state[], trn_grads_flow[], trn_grads_control[], trn_grads_call[],
-    trn_grads_special[], trn_grads_linalg[], trn_grads_space[], trn_grads_sparse[], trn_grads_decomp[], trn_grads_signal[], trn_grads_ragged[];
+    trn_grads_special[], trn_grads_linalg[], trn_grads_space[], trn_grads_sparse[], trn_grads_decomp[], trn_grads_signal[], trn_grads_ragged[], trn_grads_csr[];
 extern const char *const trn_grad_ends[]; /* ops where gradients end (rows_ends.c); ended by NULL */
 const trn_grad_row *trn_grad__row(const char *op);
 const trn_grad_row *trn_grad__row_at(int i); /* NULL behind the last */

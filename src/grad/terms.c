@@ -385,7 +385,7 @@ static trn_out term(trn_grad_ctx *c, const char **p)
         return trn_g_sum_to(c, in[0], in[1], in[0]);
     if (strcmp(op, "Shape") == 0)
         return trn_g_shape_of(c, in[0]);
-    if (strcmp(op, "Conj") == 0 && !trn_g_is_complex(trn_g_type(c, in[0])))
+    if (strcmp(op, "Conj") == 0 && !trn_g_is_complex(trn_g_type(c, in[0])) && trn_g_type(c, in[0]) != TRN_VARIANT)
         return in[0];
     trn_out o = trn_g_node(c, op, in, k, attrs, n_attrs);
     return trn_out_is(o) ? trn_out_nth(o, slot) : o;

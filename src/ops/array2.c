@@ -609,6 +609,11 @@ const trn_op trn_ops_array2[] = {
     {"MatrixDiagPart", "input:T -> diagonal:T; T:any", sh_matrix_diag_part, k_matrix_diag_part, 0},
     {"MatrixSetDiag", "input:T, diagonal:T -> output:T; T:any", trn_sh_same, k_matrix_set_diag, 0},
     {"MatrixBandPart", "input:T, num_lower:Tindex, num_upper:Tindex -> band:T; T:any, Tindex:i32|i64=i64", trn_sh_same, k_matrix_band_part, 0},
+    /* Names that graphs of versions below 14 may hold. */
+    {"BatchMatrixDiag", "diagonal:T -> output:T; T:any", sh_matrix_diag, k_matrix_diag, 0},
+    {"BatchMatrixDiagPart", "input:T -> diagonal:T; T:any", sh_matrix_diag_part, k_matrix_diag_part, 0},
+    {"BatchMatrixSetDiag", "input:T, diagonal:T -> output:T; T:any", trn_sh_same, k_matrix_set_diag, 0},
+    {"BatchMatrixBandPart", "input:T, num_lower:i64, num_upper:i64 -> band:T; T:any", trn_sh_same, k_matrix_band_part, 0},
     {"OneHot", "indices:TI, depth:i32, on_value:T, off_value:T -> output:T; axis:int=-1, T:any, TI:u8|i8|i32|i64=i64", sh_one_hot, k_one_hot, 0},
     {"InvertPermutation", "x:T -> y:T; T:i32|i64=i32", trn_sh_same, k_invert_permutation, 0},
     {0},

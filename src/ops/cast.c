@@ -90,6 +90,42 @@ static trn_dtype stored_as(trn_dtype t)
     }
 }
 
+/* ---- numbers of 8 bits ----------------------------------------------------------------------------------------------- */
+
+typedef struct tiny {
+    int mantissa, least; /* bits; exponent of the smallest normal number */
+    uint8_t over, nan;   /* the first bits that are no number: what too large ones become */
+} tiny;
+
+static const tiny *tiny_of(trn_dtype t)
+{
+    static const tiny e5m2 = {2, -14, 0x7c, 0x7e}, e4m3fn = {3, -6, 0x7f, 0x7f};
+    return t == TRN_FLOAT8_E5M2 ? &e5m2 : t == TRN_FLOAT8_E4M3FN ? &e4m3fn : NULL;
+}
+
+/* To the nearest, and to the even one of two. */
+static uint8_t tiny_from(double v, const tiny *t)
+{
+    uint8_t sign = signbit(v) ? 0x80 : 0;
+    double a = fabs(v);
+    if (isnan(v))
+        return sign | t->nan;
+    if (a >= 65536) /* beyond all of them, infinity too */
+        return sign | t->over;
+    int e = a < ldexp(1, t->least) ? t->least : ilogb(a);
+    int bits = ((e - t->least) << t->mantissa) + (int)nearbyint(ldexp(a, t->mantissa - e));
+    return sign | (bits > t->over ? t->over : (uint8_t)bits);
+}
+
+static double tiny_to(uint8_t v, const tiny *t)
+{
+    int bits = v & 0x7f, e = bits >> t->mantissa, m = bits & ((1 << t->mantissa) - 1);
+    double a = ldexp(e ? m + (1 << t->mantissa) : m, t->least - t->mantissa + (e ? e - 1 : 0));
+    if (bits >= t->over)
+        a = bits == t->over && t->over != t->nan ? (double)INFINITY : (double)NAN;
+    return v & 0x80 ? -a : a;
+}
+
 /* Types without loops of their own pass through this one. */
 static trn_dtype core(trn_dtype t)
 {
@@ -97,7 +133,9 @@ static trn_dtype core(trn_dtype t)
     case TRN_HALF:
     case TRN_BFLOAT16:
     case TRN_COMPLEX64: return TRN_FLOAT;
-    case TRN_COMPLEX128: return TRN_DOUBLE;
+    case TRN_COMPLEX128:
+    case TRN_FLOAT8_E5M2:
+    case TRN_FLOAT8_E4M3FN: return TRN_DOUBLE;
     default: return t;
     }
 }
@@ -146,6 +184,9 @@ static void cast_part(void *arg, int64_t lo, int64_t hi)
         else if (sx == TRN_COMPLEX128)
             for (int64_t q = 0; q < n; q++)
                 in.d[q] = ((const double *)a)[2 * q];
+        else if (tiny_of(sx))
+            for (int64_t q = 0; q < n; q++)
+                in.d[q] = tiny_to(((const uint8_t *)a)[q], tiny_of(sx));
         else if (j->drop)
             memcpy(&in, a, (size_t)n * xs);
         if (cx != sx || j->drop)
@@ -159,6 +200,9 @@ static void cast_part(void *arg, int64_t lo, int64_t hi)
         f(&out, a, n);
         if (trn_is_half(sy)) {
             trn_narrow(b, out.f, sy, n);
+        } else if (tiny_of(sy)) {
+            for (int64_t q = 0; q < n; q++)
+                ((uint8_t *)b)[q] = tiny_from(out.d[q], tiny_of(sy));
         } else if (sy == TRN_COMPLEX64) {
             for (int64_t q = 0; q < n; q++)
                 ((float *)b)[2 * q] = out.f[q], ((float *)b)[2 * q + 1] = 0;
@@ -179,7 +223,8 @@ static trn_err k_cast(trn_kctx *k)
         trn_out_set(k, 0, trn_tensor_ref(x));
         return TRN_OK;
     }
-    if (!casts[core(stored_as(x->dtype))][core(stored_as(to))])
+    bool to_tiny = !tiny_of(to) || tiny_of(x->dtype) || x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE || trn_is_half(x->dtype); /* from others TensorFlow has none, either */
+    if (!to_tiny || !casts[core(stored_as(x->dtype))][core(stored_as(to))])
         return trn_errorf(TRN_UNIMPLEMENTED, "Cast %s to %s is not supported", trn_dtype_name(x->dtype), trn_dtype_name(to));
     cast_job j = {.x = x};
     TRN_TRY(trn_out_new(&j.y, k, 0, to, &x->shape));

@@ -14,17 +14,10 @@
 
 /* ---- List ----------------------------------------------------------------------------------------------------------- */
 
-static trn_err list_elems(trn_ds **out, trn_kctx *k)
+/* The inputs as elements of c components each, what is left over forgotten. */
+static trn_err memory_of_inputs(trn_ds **out, const trn_kctx *k, int c)
 {
-    const trn_attr *types = trn_node_attr(k->node, "output_types"), *shapes = trn_node_attr(k->node, "output_shapes");
-    int c = types->n, n = k->n_in / c;
-    TRN_CHECK_ARG(shapes->n == c, "output_shapes has %d entries for %d components", shapes->n, c);
-    TRN_CHECK_ARG(k->n_in % c == 0, "%d tensors are no whole number of elements of %d components", k->n_in, c);
-    for (int i = 0; i < k->n_in; i++) {
-        char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
-        TRN_CHECK_ARG(trn_shape_compatible(&trn_in(k, i)->shape, shapes->list[i % c].shape), "Incompatible shapes at component %d: expected %s but got %s.", i % c,
-                      trn_shape_text(a, shapes->list[i % c].shape), trn_shape_text(b, &trn_in(k, i)->shape));
-    }
+    int n = k->n_in / c;
     trn_elem **e = trn_xalloc(((size_t)n + 1) * sizeof *e);
     for (int i = 0; i < n; i++) {
         e[i] = trn_elem_new(c);
@@ -33,6 +26,21 @@ static trn_err list_elems(trn_ds **out, trn_kctx *k)
     }
     TRN_TRY(trn_data_memory(out, e, n, 0, NULL, NULL));
     trn_data_elem_attrs(*out, k->node);
+    return TRN_OK;
+}
+
+static trn_err list_elems(trn_ds **out, trn_kctx *k)
+{
+    const trn_attr *types = trn_node_attr(k->node, "output_types"), *shapes = trn_node_attr(k->node, "output_shapes");
+    int c = types->n;
+    TRN_CHECK_ARG(shapes->n == c, "output_shapes has %d entries for %d components", shapes->n, c);
+    TRN_CHECK_ARG(k->n_in % c == 0, "%d tensors are no whole number of elements of %d components", k->n_in, c);
+    for (int i = 0; i < k->n_in; i++) {
+        char a[TRN_SHAPE_TEXT], b[TRN_SHAPE_TEXT];
+        TRN_CHECK_ARG(trn_shape_compatible(&trn_in(k, i)->shape, shapes->list[i % c].shape), "Incompatible shapes at component %d: expected %s but got %s.", i % c,
+                      trn_shape_text(a, shapes->list[i % c].shape), trn_shape_text(b, &trn_in(k, i)->shape));
+    }
+    TRN_TRY(memory_of_inputs(out, k, c));
     trn_data_is_list(*out);
     return TRN_OK;
 }
@@ -41,6 +49,16 @@ static trn_err list_dataset(trn_kctx *k)
 {
     trn_ds *d;
     TRN_TRY(list_elems(&d, k));
+    return trn_data_out(k, d, TRN_OK);
+}
+
+/* A window of WindowDataset as a node. */
+static trn_err window_op(trn_kctx *k)
+{
+    const trn_attr *types = trn_node_attr(k->node, "output_types"), *shapes = trn_node_attr(k->node, "output_shapes");
+    TRN_CHECK_ARG(shapes->n == types->n, "output_shapes has %d entries for %d components", shapes->n, types->n);
+    trn_ds *d;
+    TRN_TRY(memory_of_inputs(&d, k, types->n));
     return trn_data_out(k, d, TRN_OK);
 }
 
@@ -441,6 +459,7 @@ static trn_err thread_pool_dataset(trn_kctx *k)
 
 const trn_op trn_ops_data_ends[] = {
     {"ListDataset", "tensors:Tinput_types -> handle:var; Tinput_types:list(type)>=1, " DS_OUT DS_META, trn_sh_dataset, list_dataset, PURE},
+    {"WindowOp", "inputs:Tinputs -> handle:var; " DS_OUT ", Tinputs:list(type)>=1", trn_sh_dataset, window_op, PURE},
     {"MatchingFilesDataset", "patterns:str -> handle:var", trn_sh_dataset, matching_files_dataset, PURE},
     {"ExperimentalMatchingFilesDataset", "patterns:str -> handle:var", trn_sh_dataset, matching_files_dataset, PURE},
     {"DatasetToTFRecord", TO_RECORDS, trn_sh_none, dataset_to_tf_record, SINK},

@@ -17,6 +17,7 @@
     X(trn_ops_control)                                                                                                 \
     X(trn_ops_conv)                                                                                                    \
     X(trn_ops_count)                                                                                                   \
+    X(trn_ops_csr)                                                                                                     \
     X(trn_ops_ctc)                                                                                                     \
     X(trn_ops_data_ahead)                                                                                              \
     X(trn_ops_data_batch)                                                                                              \
@@ -82,6 +83,7 @@
     X(trn_ops_serialize)                                                                                               \
     X(trn_ops_sets)                                                                                                    \
     X(trn_ops_slice)                                                                                                   \
+    X(trn_ops_sobol)                                                                                                   \
     X(trn_ops_space)                                                                                                   \
     X(trn_ops_sparse)                                                                                                  \
     X(trn_ops_sparse_cross)                                                                                            \
@@ -90,6 +92,7 @@
     X(trn_ops_special)                                                                                                 \
     X(trn_ops_stage)                                                                                                   \
     X(trn_ops_stagemap)                                                                                                \
+    X(trn_ops_stochastic_cast)                                                                                         \
     X(trn_ops_string)                                                                                                  \
     X(trn_ops_string_more)                                                                                             \
     X(trn_ops_summary)                                                                                                 \
@@ -100,6 +103,7 @@
     X(trn_ops_train)                                                                                                   \
     X(trn_ops_unicode)                                                                                                 \
     X(trn_ops_var)                                                                                                     \
+    X(trn_ops_word2vec)                                                                                                \
     /* one line each, above this one */
 
 #define X(name) extern const trn_op name[];

@@ -502,6 +502,32 @@ static trn_err eigh(trn_kctx *k)
     return mem ? TRN_OK : trn_err_oom();
 }
 
+/* The old form: one matrix whose first row are the eigenvalues, and below them the vectors. */
+static trn_err eigh_in_one(trn_kctx *k)
+{
+    mats x;
+    TRN_TRY(mats_in(&x, k, 0, true));
+    trn_shape s = with_matrix(&x.lead, x.n + 1, x.n);
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &s));
+    int64_t n2 = x.n * x.n;
+    void *a = scratch(n2, y->dtype), *w = scratch(n2, y->dtype);
+    double *val = malloc((size_t)(x.n + 1) * sizeof *val);
+    bool mem = a && w && val;
+    trn_fpu fpu = trn_fpu_keep();
+    for (int64_t b = 0; b < x.batch && mem; b++) {
+        load(a, x.t, b * n2, n2);
+        eigh_r(a, x.n, val, w);
+        store_real(y, b * (n2 + x.n), val, x.n);
+        store_columns(y, b * (n2 + x.n) + x.n, w, x.n, x.n);
+    }
+    trn_fpu_restore(fpu);
+    free(a);
+    free(w);
+    free(val);
+    return mem ? TRN_OK : trn_err_oom();
+}
+
 /* The matrix, or its adjoint, with its columns as rows. */
 static void load_columns(void *to, const trn_tensor *t, int64_t at, int64_t m, int64_t n, bool adjoint)
 {
@@ -578,5 +604,17 @@ const trn_op trn_ops_linalg[] = {
     {"SelfAdjointEigV2", "input:T -> e:T, v:T; compute_v:bool=true, T:" SET, trn_sh_unknown, eigh, TRN_OP_HEAVY},
     {"Svd", "input:T -> s:T, u:T, v:T; compute_uv:bool=true, full_matrices:bool=false, T:" SET, trn_sh_unknown, svd,
      TRN_OP_HEAVY},
+    /* Names that graphs of versions below 11 and 13 may hold. */
+    {"BatchCholesky", "input:T -> output:T; T:f64|f32", trn_sh_same, cholesky, TRN_OP_HEAVY},
+    {"BatchMatrixDeterminant", "input:T -> output:T; T:f32|f64|c64|c128", trn_sh_unknown, matrix_determinant, TRN_OP_HEAVY},
+    {"BatchMatrixInverse", "input:T -> output:T; adjoint:bool=false, T:f64|f32", trn_sh_same, inverse, TRN_OP_HEAVY},
+    {"BatchMatrixSolve", "matrix:T, rhs:T -> output:T; adjoint:bool=false, T:f64|f32", trn_sh_like1, solve, TRN_OP_HEAVY},
+    {"BatchMatrixSolveLs", "matrix:T, rhs:T, l2_regularizer:f64 -> output:T; T:f64|f32, fast:bool=true", trn_sh_unknown, solve_ls, TRN_OP_HEAVY},
+    {"BatchMatrixTriangularSolve", "matrix:T, rhs:T -> output:T; lower:bool=true, adjoint:bool=false, T:f64|f32", trn_sh_unknown, triangular_solve,
+     TRN_OP_HEAVY},
+    {"BatchSelfAdjointEig", "input:T -> output:T; T:f64|f32", trn_sh_unknown, eigh_in_one, TRN_OP_HEAVY},
+    {"BatchSelfAdjointEigV2", "input:T -> e:T, v:T; compute_v:bool=true, T:f64|f32", trn_sh_unknown, eigh, TRN_OP_HEAVY},
+    {"BatchSvd", "input:T -> s:T, u:T, v:T; compute_uv:bool=true, full_matrices:bool=false, T:f64|f32|c64|c128", trn_sh_unknown, svd, TRN_OP_HEAVY},
+    {"SelfAdjointEig", "input:T -> output:T; T:f64|f32|f16", trn_sh_unknown, eigh_in_one, TRN_OP_HEAVY},
     {0},
 };

@@ -273,6 +273,55 @@ static bool logarithm(num *y, const num *x, const work *w)
     return true;
 }
 
+static void product(num *y, const num *a, const num *b, int64_t n)
+{
+    memset(y, 0, (size_t)(n * n) * sizeof *y);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t e = 0; e < n; e++)
+            for (int64_t j = 0; j < n; j++)
+                y[i * n + j] += a[i * n + e] * b[e * n + j];
+}
+
+/* Of x / 2ˢ by Padé's approximation of degree 13, squared s times; s so large that the approximation is as precise as a double (Higham, 2005). */
+static bool exponential(num *y, const num *x, const work *w)
+{
+    static const double c[] = {64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600, 670442572800,
+                               33522128640,       1323241920,        40840800,         960960,           16380,           182,            1};
+    int64_t n = w->n, n2 = n * n;
+    num *a = w->m[0], *a2 = w->m[1], *power = w->m[2], *t = w->m[3], *odd = w->m[4], *even = w->m[5];
+    double norm = norm1(x, n);
+    if (!isfinite(norm))
+        return false;
+    int squarings = norm > 5.4 ? (int)ceil(log2(norm / 5.4)) : 0;
+    for (int64_t i = 0; i < n2; i++)
+        a[i] = ldexp(1, -squarings) * x[i];
+    product(a2, a, a, n);
+    for (int64_t i = 0; i < n2; i++)
+        power[i] = i % (n + 1) == 0;
+    for (int64_t i = 0; i < n2; i++)
+        even[i] = odd[i] = 0;
+    for (int d = 0; d < 14; d += 2) {
+        for (int64_t i = 0; i < n2; i++) {
+            even[i] += c[d] * power[i];
+            odd[i] += c[d + 1] * power[i];
+        }
+        product(t, power, a2, n);
+        memcpy(power, t, (size_t)n2 * sizeof *t);
+    }
+    product(t, a, odd, n);
+    for (int64_t i = 0; i < n2; i++) {
+        a[i] = even[i] + t[i];
+        a2[i] = even[i] - t[i];
+    }
+    if (!solve(y, a2, a, t, w->perm, n))
+        return false;
+    for (; squarings > 0; squarings--) {
+        product(t, y, y, n);
+        memcpy(y, t, (size_t)n2 * sizeof *t);
+    }
+    return true;
+}
+
 static trn_err of_matrix(trn_kctx *k, bool (*fn)(num *, const num *, const work *))
 {
     const trn_tensor *x = trn_in(k, 0);
@@ -298,6 +347,7 @@ static trn_err of_matrix(trn_kctx *k, bool (*fn)(num *, const num *, const work 
 }
 static trn_err k_sqrt(trn_kctx *k) { return of_matrix(k, square_root); }
 static trn_err k_log(trn_kctx *k) { return of_matrix(k, logarithm); }
+static trn_err k_exp(trn_kctx *k) { return of_matrix(k, exponential); }
 
 /* ---- eigenvalues ----------------------------------------------------------------------------------------------------------------- */
 
@@ -544,9 +594,11 @@ const trn_op trn_ops_linalg_more[] = {
     {"MatrixSquareRoot", "input:T -> output:T; T:f64|f32|f16|c64|c128", trn_sh_same, k_sqrt, TRN_OP_HEAVY},
     {"Eig", "input:T -> e:Tout, v:Tout; compute_v:bool=true, T:f32|f64|c64|c128, Tout:c64|c128", sh_eig, eig, TRN_OP_HEAVY},
     {"MatrixLogarithm", "input:T -> output:T; T:c64|c128", trn_sh_same, k_log, TRN_OP_HEAVY},
+    {"MatrixExponential", "input:T -> output:T; T:f64|f32|f16|c64|c128", trn_sh_same, k_exp, TRN_OP_HEAVY}, /* in graphs of versions below 27 */
     {"TridiagonalMatMul", "superdiag:T, maindiag:T, subdiag:T, rhs:T -> output:T; T:f64|f32|c64|c128", trn_sh_unknown, tri_mat_mul, 0},
     {"TridiagonalSolve", "diagonals:T, rhs:T -> output:T; partial_pivoting:bool=true, perturb_singular:bool=false, T:f64|f32|c64|c128", trn_sh_like1, k_tri_solve,
      0},
     {"CholeskyGrad", "l:T, grad:T -> output:T; T:f16|f32|f64", trn_sh_same, cholesky_grad, TRN_OP_HEAVY},
+    {"BatchCholeskyGrad", "l:T, grad:T -> output:T; T:f32|f64", trn_sh_same, cholesky_grad, TRN_OP_HEAVY}, /* in graphs of versions below 13 */
     {0},
 };

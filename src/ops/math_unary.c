@@ -309,7 +309,23 @@ static trn_err k_angle(trn_kctx *k) { return complex_part(k, &u_angle); }
 
 UN_C(conj, conjf(v), conj(v))
 static const trn_unary u_conj = {.f = {TRN_TAB_COMPLEX(conj)}};
-TRN_UNARY_KERNEL(k_conj, u_conj)
+
+static trn_err k_conj(trn_kctx *k)
+{
+    const trn_tensor *x = trn_in(k, 0);
+    if (x->dtype != TRN_VARIANT)
+        return trn_ew_unary(k, &u_conj);
+    trn_tensor *y;
+    TRN_TRY(trn_out_new(&y, k, 0, TRN_VARIANT, &x->shape));
+    trn_zero_elems(y, 0, y->count);
+    for (int64_t i = 0; i < x->count; i++) {
+        const trn_variant *v = TRN_DATA(x, trn_variant *)[i];
+        if (!v || !v->type->conj)
+            return trn_errorf(TRN_UNIMPLEMENTED, "there is no conjugate of a %s", v ? v->type->name : "variant without a value");
+        TRN_TRY(v->type->conj(&TRN_DATA_MUT(y, trn_variant *)[i], v));
+    }
+    return TRN_OK;
+}
 
 /* ---- gradients: a, b of one shape -------------------------------------------------------------------------------- */
 
@@ -413,7 +429,7 @@ const trn_op trn_ops_math_unary[] = {
     {"Real", CPART, trn_sh_same, k_real, 0},
     {"Imag", CPART, trn_sh_same, k_imag, 0},
     {"Angle", CPART, trn_sh_same, k_angle, 0},
-    {"Conj", "input:T -> output:T; T:c64|c128=c64", trn_sh_same, k_conj, 0},
+    {"Conj", "input:T -> output:T; T:c64|c128|var=c64", trn_sh_same, k_conj, 0},
     {"Relu", "features:T -> activations:T; T:real", trn_sh_same, k_relu, 0},
     {"Relu6", "features:T -> activations:T; T:real", trn_sh_same, k_relu6, 0},
     {"Elu", "features:T -> activations:T; T:float", trn_sh_same, k_elu, 0},

@@ -7,22 +7,35 @@
 
 enum { COUNTER = 2, STATE = 3, PHILOX = 1, THREEFRY = 2, AUTO = 3 };
 
-/* Where the counter stands in the locked variable. */
-static trn_err state_in(uint64_t **out, trn_vars *v)
+static trn_err check_algorithm(int64_t a)
 {
-    const trn_tensor *now = v->v[0]->value;
-    TRN_CHECK_ARG(now->shape.rank == 1, "RNG state must have one and only one dimension, not %d", now->shape.rank);
-    TRN_CHECK_ARG(now->count >= STATE, "For the Philox algorithm, the size of state must be at least %d; got %lld", STATE, (long long)now->count);
-    trn_tensor *t;
-    TRN_TRY(trn_vars_write(&t, v, 0));
-    *out = t->data;
+    if (a == THREEFRY)
+        return trn_errorf(TRN_UNIMPLEMENTED, "ThreeFry is known to XLA only; Philox is algorithm %d", PHILOX);
+    TRN_CHECK_ARG(a == PHILOX || a == AUTO, "Unsupported algorithm id: %lld", (long long)a);
     return TRN_OK;
 }
 
-static trn_err advance(trn_philox *out, trn_vars *v, uint64_t outputs)
+/* Where the counter stands in the locked variable; tagged: behind the number of the algorithm. */
+static trn_err state_in(uint64_t **out, trn_vars *v, bool tagged)
+{
+    const trn_tensor *now = v->v[0]->value;
+    TRN_CHECK_ARG(now->shape.rank == 1, "RNG state must have one and only one dimension, not %d", now->shape.rank);
+    if (tagged) {
+        TRN_CHECK_ARG(now->count >= 1, "Size of tensor must be at least 1");
+        TRN_TRY(check_algorithm(TRN_DATA(now, int64_t)[0]));
+    }
+    int least = STATE + tagged;
+    TRN_CHECK_ARG(now->count >= least, "For the Philox algorithm, the size of state must be at least %d; got %lld", least, (long long)now->count);
+    trn_tensor *t;
+    TRN_TRY(trn_vars_write(&t, v, 0));
+    *out = TRN_DATA_MUT(t, uint64_t) + tagged;
+    return TRN_OK;
+}
+
+static trn_err advance(trn_philox *out, trn_vars *v, uint64_t outputs, bool tagged)
 {
     uint64_t *state;
-    TRN_TRY(state_in(&state, v));
+    TRN_TRY(state_in(&state, v, tagged));
     *out = (trn_philox){.lo = state[0], .hi = state[1], .key = state[COUNTER]};
     trn_philox next = *out;
     trn_philox_skip(&next, outputs * TRN_RANDOM_RESERVED);
@@ -36,13 +49,10 @@ trn_err trn_random_of_variable(trn_philox *out, trn_kctx *k, uint64_t outputs)
     const trn_tensor *alg = trn_in(k, 1);
     char text[TRN_SHAPE_TEXT];
     TRN_CHECK_ARG(alg->shape.rank == 0, "input 1 (0-based) must have shape [], not %s", trn_shape_text(text, &alg->shape));
-    int64_t a = trn_int_at(alg, 0);
-    if (a == THREEFRY)
-        return trn_errorf(TRN_UNIMPLEMENTED, "ThreeFry is known to XLA only; Philox is algorithm %d", PHILOX);
-    TRN_CHECK_ARG(a == PHILOX || a == AUTO, "Unsupported algorithm id: %lld", (long long)a);
+    TRN_TRY(check_algorithm(trn_int_at(alg, 0)));
     trn_vars v = {0};
     TRN_TRY(trn_vars_lock(&v, k, 1, TRN_INT64));
-    return trn_vars_done(&v, k, advance(out, &v, outputs));
+    return trn_vars_done(&v, k, advance(out, &v, outputs, false));
 }
 
 static trn_err fill_from(trn_kctx *k, trn_random_dist kind)
@@ -64,6 +74,21 @@ static trn_err stateful_normal(trn_kctx *k) { return fill_from(k, TRN_RANDOM_NOR
 static trn_err stateful_truncated(trn_kctx *k) { return fill_from(k, TRN_RANDOM_TRUNCATED); }
 static trn_err stateful_uniform_int(trn_kctx *k) { return fill_from(k, TRN_RANDOM_UNIFORM_INT); }
 static trn_err stateful_full_int(trn_kctx *k) { return fill_from(k, TRN_RANDOM_FULL_INT); }
+
+/* The first version: the variable says the algorithm, before the counter. */
+static trn_err stateful_normal_v1(trn_kctx *k)
+{
+    trn_shape shape;
+    trn_tensor *t;
+    trn_philox gen;
+    TRN_TRY(trn_shape_from(&shape, trn_in(k, 1), false));
+    TRN_TRY(trn_out_new(&t, k, 0, k->node->out_types[0], &shape));
+    trn_vars v = {0};
+    TRN_TRY(trn_vars_lock(&v, k, 1, TRN_INT64));
+    TRN_TRY(trn_vars_done(&v, k, advance(&gen, &v, (uint64_t)t->count, true)));
+    trn_random_fill(k, t, gen, TRN_RANDOM_NORMAL, 0, 0);
+    return TRN_OK;
+}
 
 /* Input 2: by how many outputs the counter moves on. RngReadAndSkip also gives what the variable held. */
 static trn_err rng_skip(trn_kctx *k)
@@ -211,6 +236,7 @@ const trn_op trn_ops_random_state[] = {
     {"StatefulUniformFullInt", FROM " -> output:dtype; dtype:i32|i64|u32|u64=u64" SHAPE, trn_sh_random_of_variable, stateful_full_int, TRN_OP_STATEFUL},
     {"StatefulUniformInt", FROM ", minval:dtype, maxval:dtype -> output:dtype; dtype:i32|i64=i64" SHAPE, trn_sh_random_of_variable, stateful_uniform_int, TRN_OP_STATEFUL},
     {"StatefulStandardNormalV2", FROM " -> output:dtype; dtype:float=f32" SHAPE, trn_sh_random_of_variable, stateful_normal, TRN_OP_STATEFUL},
+    {"StatefulStandardNormal", "resource:res, shape:shape_dtype -> output:dtype; dtype:float=f32" SHAPE, trn_sh_in1_shape, stateful_normal_v1, TRN_OP_STATEFUL}, /* in graphs of versions below 29 */
     {"StatefulTruncatedNormal", FROM " -> output:dtype; dtype:float=f32" SHAPE, trn_sh_random_of_variable, stateful_truncated, TRN_OP_STATEFUL},
     {"RngSkip", "resource:res, algorithm:i64, delta:i64 ->", sh_skip, rng_skip, TRN_OP_STATEFUL},
     {"RngReadAndSkip", "resource:res, alg:i32, delta:u64 -> value:i64", sh_skip, rng_skip, TRN_OP_STATEFUL},

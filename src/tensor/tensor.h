@@ -62,9 +62,10 @@ typedef struct trn_variant trn_variant;
 typedef struct trn_variant_type {
     const char *name; /* TensorFlow's type name, e.g. "tensorflow::TensorList" */
     void (*free)(void *obj);
-    /* For AddN and ZerosLike; NULL: there is no such thing. Both arguments are of this type. */
+    /* For AddN, ZerosLike and Conj; NULL: there is no such thing. Both arguments are of this type. */
     trn_err (*add)(trn_variant **out, const trn_variant *a, const trn_variant *b);
     trn_err (*zeros_like)(trn_variant **out, const trn_variant *v);
+    trn_err (*conj)(trn_variant **out, const trn_variant *v);
     /* For the wire; NULL: it stays where it is. `pack` gives bytes of its own and an array (the caller frees it) of tensors that stay the variant's. */
     trn_err (*pack)(trn_sb *meta, trn_tensor ***t, int *n, const trn_variant *v);
     trn_err (*unpack)(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);

@@ -23,6 +23,19 @@ def node(name, op, *inputs, more="", **attrs):
 
 
 F = "type: DT_FLOAT"
+
+
+def csr(cols, rows="0, 1, 2", batch="0, 2"):
+    """A constant: a sparse matrix of 2 x 2, as a variant is written. And what it is used for."""
+    def ints(kind, v):
+        n = v.count(",") + 1
+        return f"tensors {{ dtype: DT_INT{kind} tensor_shape {{ dim {{ size: {n} }} }} int{'64' if kind == 64 else ''}_val: [{v}] }} "
+    tensors = ints(64, "2, 2") + ints(32, batch) + ints(32, rows) + ints(32, cols) + "tensors { dtype: DT_FLOAT tensor_shape { dim { size: 2 } } float_val: [1, 2] }"
+    meta = "\\001\\000\\000\\000\\001\\000\\000\\000"
+    return (const("m", "DT_VARIANT", f"dtype: DT_VARIANT tensor_shape {{ }} variant_val {{ type_name: 'tensorflow::CSRSparseMatrix' metadata: '{meta}' {tensors} }}")
+            + node("a", "CSRSparseMatrixToDense", "m", type=F))
+
+
 # what: graph, fetch, words of the error (of TensorFlow where it has any), also on the other task
 CASES = {
     "cycle": (node("a", "Identity", "b", T=F) + node("b", "Identity", "a", T=F), "a:0", "cycle"),
@@ -53,6 +66,14 @@ CASES = {
     "fill negative": (const("d", "DT_INT32", "dtype: DT_INT32 tensor_shape { dim { size: 1 } } int_val: -5") + const() + node("a", "Fill", "d", "c", T=F, index_type="type: DT_INT32"), "a:0", ""),
     "list too long": (const() + node("a", "AddN", "c", T=F, N="i: 1000000000000"), "a:0", ""),
     "list negative": (const() + node("a", "AddN", "c", T=F, N="i: -1"), "a:0", ""),
+    "sparse matrix with columns outside": (csr("0, 2"), "a:0", ""),
+    "sparse matrix with a negative column": (csr("0, -1"), "a:0", ""),
+    "sparse matrix with rows outside": (csr("0, 1", rows="0, 1, 7"), "a:0", ""),
+    "sparse matrix with rows that descend": (csr("0, 1", rows="0, 9, 2"), "a:0", ""),
+    "sparse matrix with rows missing": (csr("0, 1", rows="0, 2"), "a:0", ""),
+    "sparse matrix with batches outside": (csr("0, 1", batch="0, 9"), "a:0", ""),
+    "no sparse matrix": (const("s", "DT_INT32", "dtype: DT_INT32 tensor_shape { } int_val: -1") + node("l", "EmptyTensorList", "s", "s", element_dtype=F, shape_type="type: DT_INT32")
+                         + node("a", "CSRSparseMatrixToDense", "l", type=F), "a:0", "sparse matrix"),
     "unknown op": (node("a", "NoSuchOp"), "a:0", "NoSuchOp"),
     "no such fetch": (const(), "d:0", "d"),
     "no such output": (const(), "c:3", "c"),

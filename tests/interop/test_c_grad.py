@@ -437,6 +437,37 @@ def references():
 
 
 @model
+def watched_by_a_debugger():
+    from tensorflow.python.debug.lib import debug_gradients
+    a, b, d = var("a", 3), var("b", 3, ref=True), debug_gradients.GradientsDebugger()
+    y = d.identify_gradient(tf.tanh(a)) * d.identify_gradient(b._ref())
+    assert {o.type for o in tf.get_default_graph().get_operations()} >= {"DebugGradientIdentity", "DebugGradientRefIdentity"}
+    return [tf.reduce_sum(tf.square(y))], [a, b], None
+
+
+@model
+def compressed_rows():
+    """TensorFlow's gradients forget elements of a factor that the product's gradient has none for: here each has one."""
+    from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_grad, sparse_csr_matrix_ops as csr  # noqa: F401
+    at = np.argwhere(np.array([[1, 0, 1], [1, 1, 0], [0, 1, 1]]))
+    losses = []
+    for lead in (), (2,):
+        x, y, z, v = (var("csr%d%s" % (len(lead), n), *lead, *s) for n, s in (("x", (3, 3)), ("y", (3, 3)), ("z", (3, 3)), ("v", ())))
+        where = np.array([(i, *w) for i in range(2) for w in at] if lead else at, np.int64)
+        shape = np.array(lead + (3, 3), np.int64)
+        for i in range(9):
+            new = lambda d: csr.dense_to_csr_sparse_matrix(d, where)  # noqa: E731  for each use: TensorFlow cannot add the gradients of a matrix
+            turn = dict(transpose_a=i % 3 == 1, adjoint_a=i % 3 == 2, transpose_b=i // 3 == 1, adjoint_b=i // 3 == 2)
+            losses.append(tf.reduce_sum(tf.square(csr.sparse_matrix_mat_mul(new(x), z, **turn))))
+            t = x.dtype.base_dtype
+            for kind in csr.csr_sparse_matrix_to_dense, lambda m, type: csr.csr_sparse_matrix_to_sparse_tensor(m, type=type).values:
+                s = csr.sparse_tensor_to_csr_sparse_matrix(where, tf.gather_nd(v[..., None, None] * tf.ones(shape, v.dtype), where), shape)
+                p = csr.sparse_matrix_transpose(csr.sparse_matrix_sparse_mat_mul(new(x), new(y) if i % 2 else s, type=t, **turn), type=t)
+                losses.append(tf.reduce_sum(tf.square(kind(p, type=t))))
+    return [tf.add_n(losses)], tf.trainable_variables(), None
+
+
+@model
 def gamma_samples():
     a = tf.get_variable("a", initializer=tf.constant([[0.4, 1.5, 7.0]]), use_resource=True)
     x = tf.random.gamma([2, 4], a, seed=5)

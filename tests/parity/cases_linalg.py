@@ -240,3 +240,67 @@ def cases_tridiagonal(rng, quick):
         yield C("TridiagonalSolve", [mat(rng, t, (3, 4)), mat(rng, t, (3, 1))])
         yield C("TridiagonalSolve", [mat(rng, t, (2, 3)), mat(rng, t, (3, 1))])
         yield C("TridiagonalMatMul", [mat(rng, t, (1, 3))] * 3 + [mat(rng, t, (4, 2))])
+
+
+def cases_old_names(rng, quick):
+    """What old graphs call the ops, and those that only they have; TensorFlow runs them in such graphs (kernels.py, run_old)."""
+    def in_one(x, t):
+        of_pair = eig_check(x, t)
+        return lambda want, got: "shapes" if want[0].shape != got[0].shape else of_pair([want[0][..., 0, :], want[0][..., 1:, :]], [got[0][..., 0, :], got[0][..., 1:, :]])
+
+    for t in (np.float32, np.float64):
+        for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3), (2, 0, 0), (2, 3), (3,)):
+            x = mat(rng, t, shape)
+            square = len(shape) > 1 and shape[-1] == shape[-2]
+            p = positive(rng, t, shape) if square and shape[-1] else x
+            yield C("BatchCholesky", [p], **tol(t))
+            yield C("BatchMatrixDeterminant", [x], **tol(t))
+            yield C("BatchMatrixInverse", [p], adjoint=True, **tol(t))
+            for op in ("SelfAdjointEig", "BatchSelfAdjointEig"):
+                if shape != (2, 0, 0):
+                    yield C(op, [x], check=in_one(x, t) if square else None)
+            yield C("BatchSelfAdjointEigV2", [x], check=eig_check(x, t) if square else None)
+            yield C("BatchSelfAdjointEigV2", [x], compute_v=False, check=eig_check(x, t) if square else None)
+            if len(shape) > 1 and shape[-1]:
+                b = mat(rng, t, shape[:-1] + (2,))
+                yield C("BatchMatrixSolve", [p, b], **tol(t))
+                yield C("BatchMatrixTriangularSolve", [p, b], lower=False, **tol(t))
+                yield C("BatchMatrixSolveLs", [p, b, np.float64(0.1)], **tol(t))
+                yield C("BatchSvd", [x], check=svd_check(x, False, t))
+                yield C("BatchSvd", [x], full_matrices=True, check=svd_check(x, True, t))
+            if square:
+                low = np.tril(p) + 3 * np.eye(shape[-1], dtype=t)
+                yield C("BatchCholeskyGrad", [low, mat(rng, t, shape)], **tol(t))
+            yield C("BatchCholeskyGrad", [p, mat(rng, t, (4, 4))], **tol(t))
+    for t in (np.complex64, np.complex128):
+        x = mat(rng, t, (2, 3, 3))
+        yield C("BatchMatrixDeterminant", [x], **tol(t))
+        yield C("BatchSvd", [x], check=svd_check(x, False, t))
+    for t in (np.float32, np.float16, np.int32, np.uint64, np.complex64):
+        x = (rng.rand(2, 3, 4) * 9).astype(t)
+        yield C("BatchMatrixDiag", [x])
+        yield C("BatchMatrixDiagPart", [x])
+        yield C("BatchMatrixSetDiag", [x, x[:, :, 1]])
+        yield C("BatchMatrixSetDiag", [x, x[:, :2, 1]])
+        for lower, upper in ((1, 0), (-1, 1), (0, -1), (9, 0), (0, 9)):
+            yield C("BatchMatrixBandPart", [x, np.int64(lower), np.int64(upper)])
+    for op in ("BatchMatrixDiag", "BatchMatrixDiagPart", "BatchMatrixSetDiag", "BatchMatrixBandPart"):
+        for x in (np.float32(1), np.float32([1, 2])):
+            yield C(op, [x] + {"BatchMatrixSetDiag": [np.float32(3)], "BatchMatrixBandPart": [np.int64(0), np.int64(0)]}.get(op, []))
+
+
+def cases_exponential(rng, quick):
+    for t in TYPES:
+        for scale in (1e-3, 0.1, 1, 4):
+            for shape in ((1, 1), (2, 2), (5, 5), (2, 3, 3)):
+                yield C("MatrixExponential", [(mat(rng, t, shape) * scale).astype(t)], **tol(t))
+        yield C("MatrixExponential", [np.zeros((3, 3), t)])
+        yield C("MatrixExponential", [np.array([[0, 1], [0, 0]], t)])
+        yield C("MatrixExponential", [np.array([[0, -3], [3, 0]], t)], **tol(t))
+        for shape in ((2, 0, 0), (0, 2, 2), (3,), (2, 3)):
+            yield C("MatrixExponential", [mat(rng, t, shape)])
+
+
+def cases_debug_identity(rng, quick):
+    for t in (np.float32, np.float16, np.int64, np.bool_, np.complex64):
+        yield C("DebugGradientIdentity", [rng.rand(2, 3).astype(t)])

@@ -4,7 +4,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from cases_math import rand
+from cases_math import BF16, rand
 from kernels import Case as C
 
 SHAPES = ((), (1,), (5,), (7, 3), (129,), (33, 33))
@@ -121,3 +121,32 @@ def cases_index_shuffle(rng, quick):
     yield C("RandomIndexShuffle", [ix, np.ones((4, 3), np.int64), np.array(9)])
     yield C("RandomIndexShuffle", [ix, seed, np.array([9, 9])])
     yield C("RandomIndexShuffle", [ix.reshape(5, 1), seed, np.array(9)])
+
+
+def cases_stochastic_cast(rng, quick):
+    key, counter, alg = np.array([77], np.uint64), np.array([5, 9], np.uint64), np.int32(1)
+    for t in (np.float32, np.float64, np.float16, BF16):
+        for to in (tf.int8, tf.int16, tf.int32):
+            for n in list(range(20)) + [37, 203]:
+                yield C("StochasticCastToInt", [rng.uniform(-20, 20, n).astype(t), key, counter, alg], Tout=to)
+            whole = rng.randint(-9, 9, 40) + (rng.rand(40) < 0.3) * rng.rand(40)
+            yield C("StochasticCastToInt", [whole.astype(t), key, counter, alg], Tout=to)
+            edge = np.array([np.nan, np.inf, -np.inf, 127, 127.4, -128, -128.5, 126.5, 32767, -32768, 1e5, -1e5, 2.0 ** 31, -2.0 ** 31, 0.5, -0.5, 0, -0.0, 1e-6, -1e-6])
+            with np.errstate(over="ignore"):
+                edge = edge.astype(t)
+            yield C("StochasticCastToInt", [edge, key, counter, alg], Tout=to)
+        x = np.ones((2, 3), t)
+        yield C("StochasticCastToInt", [x, key, counter, np.int32(3)], Tout=tf.int8)
+        yield C("StochasticCastToInt", [x, key, counter, np.int32(2)], Tout=tf.int8)
+        yield C("StochasticCastToInt", [x, key[0], counter, alg], Tout=tf.int8)
+
+
+def cases_sobol(rng, quick):
+    i = np.int32
+    for t in (tf.float32, tf.float64):
+        for dim, n, skip in ((1, 1, 0), (1, 100, 0), (2, 7, 5), (5, 33, 1), (21, 1000, 12345), (1111, 40, 3), (1111, 2, 2 ** 29), (3, 5, 2 ** 30 - 8), (0, 1, 0), (-1, 1, 0), (1, 0, 0),
+                             (1, -1, 0), (2, 3, -1), (1, 5, 2 ** 31 - 4), (1000, 2 ** 30, 0), (21201, 1, 0)):
+            yield C("SobolSample", [i(dim), i(n), i(skip)], dtype=t)
+    yield C("SobolSample", [i(1112), i(1), i(0)], code=tf.errors.UNIMPLEMENTED)
+    for bad in range(3):
+        yield C("SobolSample", [np.full((1,) if k == bad else (), 1, i) for k in range(3)])

@@ -1,6 +1,7 @@
 """Every type that TensorFlow's kernels take, at least once, for ops whose other cases only draw some of them (tools/check-dtypes lists what is missing)."""
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import dtypes
 
 from cases_math import BF16
 from kernels import Case as C
@@ -150,3 +151,36 @@ def cases_quantised(rng, quick):
             yield C("MirrorPad", [x, ints([[1, 0], [0, 1]])], mode="REFLECT")
             yield C("GatherNd", [x, ints([[1, 2]])])
             yield C("DynamicStitch", [[ints(0, 1)], [x]])
+
+
+def bits(x):
+    """Equal to the last bit, but for the sign of what is no number."""
+    def check(want, got):
+        w, g = (np.where(np.isnan(v[0].astype(np.float32)), 127, v[0].view(np.uint8)) for v in (want, got))
+        at = np.flatnonzero(w != g)
+        return None if not at.size else "%s: %s, TensorFlow's %s" % (x[at], g[at], w[at])
+    return check
+
+
+def cases_float8(rng, quick):
+    """Numbers of 8 bits, from and to all others."""
+    every = np.arange(256).astype(np.uint8)
+    wide = np.concatenate([rng.normal(0, 10.0 ** rng.uniform(-6, 5, 400)), [0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 464.01, 480, 57344, 61439, 61440, 65535, 65536, 2.0 ** -9, 2.0 ** -10, 2.0 ** -16,
+                                                                             2.0 ** -17, 3 * 2.0 ** -18, 1.0625, 1.1875, 1e-30, 1e30]])
+    for t8 in dtypes.float8_e5m2, dtypes.float8_e4m3fn:
+        x = every.view(t8.as_numpy_dtype)
+        real = x[np.isfinite(x.astype(np.float32))]
+        yield C("Identity", [x.reshape(16, 16)], check=bits(every.reshape(16, 16)))
+        for t in REALS + [np.complex64, np.complex128, np.bool_]:
+            n = np.dtype(t)
+            fits = real if n.kind in "biu" else x
+            if n.kind == "u":
+                fits = fits[fits.astype(np.float32) >= 0]
+            if n.kind in "iu":
+                fits = fits[np.abs(fits.astype(np.float32)) <= np.iinfo(t).max]
+            yield C("Cast", [fits], DstT=tf.as_dtype(t))
+            with np.errstate(all="ignore"):
+                back = (rng.randint(0, 100, 50) if n.kind in "iub" else wide).astype(t)
+            yield C("Cast", [back], DstT=t8, check=bits(back))
+        for other in dtypes.float8_e5m2, dtypes.float8_e4m3fn:
+            yield C("Cast", [x], DstT=other, check=bits(x))

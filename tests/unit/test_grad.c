@@ -364,6 +364,47 @@ static trn_out lists(model *m)
     return trn_node_add(m->b, "AddN", parts, 5, NULL, 0);
 }
 
+/* Matrices of compressed rows: every way to turn them, from dense and sparse tensors and back; complex numbers, too. */
+static trn_out csr_of_dense(model *m, trn_out x, const int64_t *at, int n, int rank)
+{
+    return OP("DenseToCSRSparseMatrix", x, trn_const(m->b, trn_tensor_from(TRN_INT64, 2, (const int64_t[]){n, rank}, at)));
+}
+static trn_out compressed_rows(model *m, trn_dtype t)
+{
+    static const int64_t at_a[] = {0, 1, 1, 0, 1, 2, 2, 0}, at_b[] = {0, 0, 0, 2, 1, 1, 2, 0};
+    trn_out x = input(m, 2, 3, 3), y = input(m, 2, 3, 3), z = input(m, 2, 3, 3), v = input(m, 1, 4, 0), sum = TRN_NONE;
+    trn_attr to = trn_at_type("Tout", t), re = trn_at_type("Tout", TRN_DOUBLE);
+    bool complex_ = t == TRN_COMPLEX128;
+    if (complex_) {
+        trn_out q = x;
+        x = add(m->b, "Complex", TRN_OUTS(x, y), &to, 1);
+        v = OP("Mul", v, v);
+        v = add(m->b, "Complex", TRN_OUTS(v, v), &to, 1);
+        y = add(m->b, "Complex", TRN_OUTS(y, z), &to, 1);
+        z = add(m->b, "Complex", TRN_OUTS(z, q), &to, 1);
+    }
+    trn_out a = csr_of_dense(m, x, at_a, 4, 2), b = csr_of_dense(m, y, at_b, 4, 2);
+    trn_out s = OP("SparseTensorToCSRSparseMatrix", trn_const(m->b, trn_tensor_from(TRN_INT64, 2, (const int64_t[]){4, 2}, at_b)), v,
+                   trn_const(m->b, trn_tensor_from(TRN_INT64, 1, (const int64_t[]){2}, (const int64_t[]){3, 3})));
+    for (int i = 0; i < 9; i++) {
+        trn_attr turns[] = {trn_at_type("type", t), trn_at_bool("transpose_a", i % 3 == 1), trn_at_bool("adjoint_a", i % 3 == 2), trn_at_bool("transpose_b", i / 3 == 1),
+                            trn_at_bool("adjoint_b", i / 3 == 2), trn_at_bool("transpose_output", i % 2), trn_at_bool("conjugate_output", i % 4 > 1)};
+        trn_attr type = trn_at_type("type", t), flip[] = {type, trn_at_bool("conjugate", i % 2)};
+        trn_out p = add(m->b, "SparseMatrixSparseMatMul", TRN_OUTS(a, i % 2 ? b : s), turns, 5);
+        p = add(m->b, "SparseMatrixTranspose", &p, 1, flip, 2);
+        trn_out back = add(m->b, "CSRSparseMatrixToSparseTensor", &p, 1, &type, 1);
+        trn_out parts[] = {add(m->b, "SparseMatrixMatMul", TRN_OUTS(a, z), turns + 1, 6), add(m->b, "CSRSparseMatrixToDense", &p, 1, &type, 1), trn_out_nth(back, 1)};
+        for (int k = 0; k < 3; k++) {
+            trn_out w = OP("Square", parts[k]);
+            w = sum_all(m, complex_ ? OP("AddV2", add(m->b, "Real", &w, 1, &re, 1), add(m->b, "Imag", &w, 1, &re, 1)) : w, k == 2 ? 1 : 2);
+            sum = trn_out_is(sum) ? OP("AddV2", sum, w) : w;
+        }
+    }
+    return sum;
+}
+static trn_out real_rows(model *m) { return compressed_rows(m, TRN_DOUBLE); }
+static trn_out complex_rows(model *m) { return compressed_rows(m, TRN_COMPLEX128); }
+
 /* Arrays: written one by one, scattered, split; read, gathered, joined. */
 static trn_out arrays_of(model *m, const char *v)
 {
@@ -759,11 +800,13 @@ static const gcase cases[] = {
     {"While", "with Switch", "", .build = old_in_loop},
     {"While", "with state", "", .build = with_state},
     {"TensorList", "", "", .build = lists},
+    {"SparseMatrixMatMul", "", "", .build = real_rows},
+    {"SparseMatrixMatMul", "complex", "", .build = complex_rows},
     {"TensorArray", "", "", .build = arrays},
 };
 
 /* Rows that the numbers above cannot reach; tests further down do, or those with TensorFlow (test_c_grad.py). */
-static const char *const elsewhere[] = {"PreventGradient", "RandomGamma", "StatelessParameterizedTruncatedNormal", "StatelessRandomGammaV2", "StatelessRandomGammaV3", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
+static const char *const elsewhere[] = {"PreventGradient", "RandomGamma", "StatelessParameterizedTruncatedNormal", "StatelessRandomGammaV2", "StatelessRandomGammaV3", "ReadVariableOp", "ResourceGather", "ResourceGatherNd", "DebugGradientRefIdentity", "RefIdentity", "RefMerge", "RefSwitch", "Enter", "Exit",
                                         "FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3",
                                         "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel", "QuantizeAndDequantize", "QuantizeAndDequantizeV2",
                                         "QuantizeAndDequantizeV3", "QuantizeAndDequantizeV4"};

@@ -732,8 +732,6 @@ const trn_op trn_ops_control[] = {
     {"IdentityN", "input:T -> output:T; T:list(type)>=1", sh_each, identity, CHEAP},
     {"RefIdentity", "input:&T -> output:&T; T:any", trn_sh_same, ref_identity, CHEAP | UNINIT},
     {"RefSelect", "index:i32, inputs:N*&T -> output:&T; T:any, N:int>=1", sh_ref_select, ref_select, CHEAP},
-    {"DebugGradientIdentity", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
-    {"DebugGradientRefIdentity", "input:&T -> output:&T; T:any", trn_sh_same, ref_identity, CHEAP | UNINIT},
     {"Snapshot", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
     {"StopGradient", "input:T -> output:T; T:any", trn_sh_same, identity, CHEAP},
     {"PreventGradient", "input:T -> output:T; T:any, message:string=\"\"", trn_sh_same, identity, CHEAP},

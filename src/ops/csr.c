@@ -65,7 +65,7 @@ static trn_err sizes(csr *c, const int64_t *dim, int64_t rank)
     c->m = dim[rank - 2];
     c->n = dim[rank - 1];
     TRN_CHECK_ARG(c->n_batch >= 0 && c->n_batch < INT32_MAX, "dense_shape batch_size must be < Int32Max, but the input value is %lld", (long long)c->n_batch);
-    TRN_CHECK_ARG(c->m >= 0 && (c->n_batch == 0 || c->m < INT32_MAX / c->n_batch), "the csr row index size for %lld matrices of %lld rows must be <= Int32Max",
+    TRN_CHECK_ARG(c->m >= 0 && c->m < INT32_MAX / TRN_MAX(c->n_batch, (int64_t)1), "the csr row index size for %lld matrices of %lld rows must be <= Int32Max",
                   (long long)c->n_batch, (long long)c->m);
     TRN_CHECK_ARG(c->n >= 0 && c->n <= INT32_MAX, "%lld columns are too many for 32 bits", (long long)c->n);
     return TRN_OK;
@@ -151,7 +151,7 @@ static trn_err csr_typed(const csr **out, const trn_kctx *k, int i)
 {
     TRN_TRY(csr_in(out, k, i));
     trn_dtype want = trn_attr_type(k->node, "type");
-    TRN_CHECK_ARG(type_of(*out) == want, "Asked for a CSRSparseMatrix of type %s but saw dtype: %s", trn_dtype_name(want), trn_dtype_name(type_of(*out)));
+    TRN_CHECK_ARG(type_of(*out) == want, "the node is for sparse matrices of %s, its input is one of %s", trn_dtype_name(want), trn_dtype_name(type_of(*out)));
     return TRN_OK;
 }
 
@@ -248,9 +248,9 @@ static trn_err from_dense(trn_kctx *k)
     const trn_tensor *x = trn_in(k, 0), *indices = trn_in(k, 1);
     int rank = x->shape.rank;
     char text[TRN_SHAPE_TEXT];
-    TRN_CHECK_ARG(rank == 2 || rank == 3, "params must have rank == 2 or 3; but saw shape: %s", trn_shape_text(text, &x->shape));
-    TRN_CHECK_ARG(indices->shape.rank == 2, "indices must be a matrix, but saw shape: %s", trn_shape_text(text, &indices->shape));
-    TRN_CHECK_ARG(indices->shape.dim[1] == rank, "indices.shape[1] must be equal to the rank of params, but saw: %lld vs. %d", (long long)indices->shape.dim[1], rank);
+    TRN_CHECK_ARG(rank == 2 || rank == 3, "params must be a matrix or a batch of them, not %s", trn_shape_text(text, &x->shape));
+    TRN_CHECK_ARG(indices->shape.rank == 2, "indices must be a matrix, not %s", trn_shape_text(text, &indices->shape));
+    TRN_CHECK_ARG(indices->shape.dim[1] == rank, "indices has %lld columns for params of rank %d", (long long)indices->shape.dim[1], rank);
     int64_t n = indices->shape.dim[0];
     trn_tensor *part[PARTS] = {0};
     trn_err err = parts_new(part, x->shape.dim, rank, n, x->dtype);

@@ -267,14 +267,3 @@ def cases_cumulate(rng, quick):
                                 tol=1e-5, atol=0.2 if t is BF16 else 0.03 if t is np.float16 else 1e-5)
         yield C(op, [rand(rng, np.float32, ()), np.array(0, np.int32)])
         yield C(op, [rand(rng, np.float32, (2,)), np.array(1, np.int32)])
-
-
-def cases_xlogy_of_half(rng, quick):
-    """The logarithm is rounded before it is multiplied: equal to the last bit."""
-    for t, tol in (np.float16, 2e-4), (BF16, 1e-3):
-        x, y = (rng.uniform(lo, 9, 300).astype(t) for lo in (-9, 0.01))
-        x[::7] = 0
-        for op in "Xlogy", "Xlog1py":
-            yield C(op, [x, y], tol=tol)
-            yield C(op, [x[1:2], y], tol=tol)
-            yield C(op, [x, y[:1]], tol=tol)

@@ -313,7 +313,11 @@ def test_graphs_that_hold_the_ops(cluster, tmp_path):
         gated = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", gated_grpc=True)
         far = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", debug_urls=["grpc://localhost:1"])
         odd = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", debug_urls=["gopher://x"])
+        ref = tf.get_variable("ref", initializer=2.0, use_resource=False)
+        seen = tf.assign_add(tf.raw_ops.DebugGradientRefIdentity(input=ref.op.outputs[0]), 1.0)
     with session(c) as s:
+        s.run(ref.initializer)
+        assert s.run(seen) == 3 and s.run(ref) == 3
         a, b, n, g = s.run([same, v3, count, gated])
         assert np.array_equal(a, [1, np.nan], equal_nan=True) and np.array_equal(b, [1, np.nan], equal_nan=True) and n.tolist() == [1] and g.shape == (0,)
         for t, error in ((nameless, tf.errors.InvalidArgumentError), (far, tf.errors.UnimplementedError), (odd, tf.errors.UnavailableError)):

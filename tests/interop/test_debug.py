@@ -122,6 +122,27 @@ def test_mixed(cluster, tmp_path, ps, worker):
     assert data[WORKER, "folded:0:DebugIdentity"][0] == 5
 
 
+@pytest.mark.parametrize("ps", ["trn", "tf"])
+def test_loop_over_tasks(cluster, tmp_path, ps):
+    """A loop with parts on two tasks, everything in it watched on both."""
+    c = cluster(ps_kind=ps)
+
+    def body(i, a):
+        with tf.device("/job:ps/task:0"):
+            b = tf.add(a, i, name="b")
+        with tf.device("/job:worker/task:0"):
+            return i + 1, tf.multiply(b, 2.0, name="d")
+
+    with tf.device("/job:worker/task:0"):
+        w = tf.while_loop(lambda i, a: i < 4, body, [tf.constant(0.0), tf.constant(1.0)], name="w")[1]
+    with tf.Session(c.target("worker"), config=unoptimised()) as s:
+        assert s.run(w) == 38
+        wrapped = dumping_wrapper.DumpingDebugWrapperSession(s, str(tmp_path / "d"), watch_fn=watch_all("DebugIdentity"), pass_through_operrors=True)
+        assert wrapped.run(w) == 38
+    data = read(runs(str(tmp_path / "d"))[0])
+    assert data[PS, "w/b:0:DebugIdentity"] == [1, 3, 8, 19] and data[WORKER, "w/d:0:DebugIdentity"] == [2, 6, 16, 38]
+
+
 def test_hook(cluster, tmp_path):
     """DumpingDebugHook on a MonitoredSession: each step its folder, only what the filter lets through, and values that follow the training."""
     c = cluster()

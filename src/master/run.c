@@ -229,9 +229,13 @@ void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_ste
     j->rets = j->args + q->n_feeds;
     for (int i = 0; i < q->n_feeds; i++)
         j->args[i].t = trn_tensor_ref(q->feeds[i]);
-    trn_step_req asked = *q;
     j->watched = seen;
-    asked.watches = seen ? &seen->watches : NULL;
+    if (!seen) {
+        trn_built_get(s, q, false, run_built, j);
+        return;
+    }
+    trn_step_req asked = *q;
+    asked.watches = &seen->watches;
     trn_built_get(s, &asked, false, run_built, j);
 }
 

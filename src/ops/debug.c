@@ -430,9 +430,12 @@ static trn_err summary_v2(trn_kctx *k)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------- */
 
+static trn_err sh_identity(trn_shctx *s) { return trn_attr_bool(s->node, "gated_grpc") ? trn_sh_unknown(s) : trn_sh_same(s); }
+
 static trn_err sh_nan_count(trn_shctx *s)
 {
-    s->out[0] = trn_shape_vector(1);
+    if (!trn_attr_bool(s->node, "gated_grpc"))
+        s->out[0] = trn_shape_vector(1);
     return TRN_OK;
 }
 
@@ -445,8 +448,8 @@ enum { COPIES = TRN_OP_UNINIT_VALUE, DUMPS = TRN_OP_UNINIT_VALUE | TRN_OP_DISK }
 const trn_op trn_ops_debug[] = {
     {"Copy", COPY, trn_sh_same, copy, COPIES},
     {"CopyHost", COPY, trn_sh_same, copy, COPIES},
-    {"DebugIdentity", "input:T -> output:T; T:any, " WATCHED TARGETS GATE, trn_sh_same, identity, DUMPS},
-    {"DebugIdentityV3", "input:T -> output:T; T:any, " WATCHED "io_of_node:string=\"\", is_input:bool=false, io_index:int=-1, " TARGETS GATE, trn_sh_same, identity,
+    {"DebugIdentity", "input:T -> output:T; T:any, " WATCHED TARGETS GATE, sh_identity, identity, DUMPS},
+    {"DebugIdentityV3", "input:T -> output:T; T:any, " WATCHED "io_of_node:string=\"\", is_input:bool=false, io_index:int=-1, " TARGETS GATE, sh_identity, identity,
      DUMPS | TRN_OP_STATEFUL},
     {"DebugNanCount", "input:T -> output:i64; T:real, " WATCHED TARGETS GATE, sh_nan_count, nan_count, DUMPS},
     {"DebugNumericSummary", "input:T -> output:f64; T:int|bool|f32|f64, " WATCHED TARGETS "lower_bound:float=-inf, upper_bound:float=inf, mute_if_healthy:bool=false, " GATE,

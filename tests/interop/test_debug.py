@@ -122,6 +122,27 @@ def test_mixed(cluster, tmp_path, ps, worker):
     assert data[WORKER, "folded:0:DebugIdentity"][0] == 5
 
 
+@pytest.mark.parametrize("ps", ["trn", "tf"])
+def test_loop_over_tasks(cluster, tmp_path, ps):
+    """A loop with parts on two tasks, everything in it watched on both."""
+    c = cluster(ps_kind=ps)
+
+    def body(i, a):
+        with tf.device("/job:ps/task:0"):
+            b = tf.add(a, i, name="b")
+        with tf.device("/job:worker/task:0"):
+            return i + 1, tf.multiply(b, 2.0, name="d")
+
+    with tf.device("/job:worker/task:0"):
+        w = tf.while_loop(lambda i, a: i < 4, body, [tf.constant(0.0), tf.constant(1.0)], name="w")[1]
+    with tf.Session(c.target("worker"), config=unoptimised()) as s:
+        assert s.run(w) == 38
+        wrapped = dumping_wrapper.DumpingDebugWrapperSession(s, str(tmp_path / "d"), watch_fn=watch_all("DebugIdentity"), pass_through_operrors=True)
+        assert wrapped.run(w) == 38
+    data = read(runs(str(tmp_path / "d"))[0])
+    assert data[PS, "w/b:0:DebugIdentity"] == [1, 3, 8, 19] and data[WORKER, "w/d:0:DebugIdentity"] == [2, 6, 16, 38]
+
+
 def test_hook(cluster, tmp_path):
     """DumpingDebugHook on a MonitoredSession: each step its folder, only what the filter lets through, and values that follow the training."""
     c = cluster()
@@ -313,7 +334,11 @@ def test_graphs_that_hold_the_ops(cluster, tmp_path):
         gated = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", gated_grpc=True)
         far = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", debug_urls=["grpc://localhost:1"])
         odd = tf.raw_ops.DebugIdentity(input=x, tensor_name="x:0", debug_urls=["gopher://x"])
+        ref = tf.get_variable("ref", initializer=2.0, use_resource=False)
+        seen = tf.assign_add(tf.raw_ops.DebugGradientRefIdentity(input=ref.op.outputs[0]), 1.0)
     with session(c) as s:
+        s.run(ref.initializer)
+        assert s.run(seen) == 3 and s.run(ref) == 3
         a, b, n, g = s.run([same, v3, count, gated])
         assert np.array_equal(a, [1, np.nan], equal_nan=True) and np.array_equal(b, [1, np.nan], equal_nan=True) and n.tolist() == [1] and g.shape == (0,)
         for t, error in ((nameless, tf.errors.InvalidArgumentError), (far, tf.errors.UnimplementedError), (odd, tf.errors.UnavailableError)):

@@ -131,30 +131,35 @@ typedef struct raw_bytes {
     size_t n;
 } raw_bytes;
 
+/* The sizes in a component's message, one after the other, however they are packed: there may be very many. */
+typedef struct sizes {
+    trn_pbr fields, packed;
+} sizes;
+
+static sizes sizes_of(const void *p, size_t n) { return (sizes){trn_pbr_init(p, n), trn_pbr_init("", 0)}; }
+
+static bool next_size(uint64_t *out, sizes *s)
+{
+    while (s->packed.p == s->packed.end) {
+        if (!trn_pbr_next(&s->fields))
+            return false;
+        if (s->fields.field == COMPONENT_BYTES && s->fields.type == TRN_PB_VARINT) {
+            *out = s->fields.v;
+            return true;
+        }
+        if (s->fields.field == COMPONENT_BYTES && s->fields.type == TRN_PB_BYTES)
+            s->packed = trn_pbr_init(s->fields.b, s->fields.n);
+    }
+    return trn_pbr_raw_varint(&s->packed, out);
+}
+
 typedef struct component {
     trn_dtype dtype;
     trn_shape shape;
-    int64_t count;
-    int n, cap;
-    uint64_t *size; /* of each string, or of the whole */
+    int64_t count, n; /* elements; sizes: one for each string, one for anything else, none where there are no elements */
+    uint64_t first;   /* size */
+    sizes size;
 } component;
-
-static trn_err add_sizes(component *c, trn_pbr *r)
-{
-    if (r->type == TRN_PB_VARINT) {
-        TRN_PUSH(c->size, c->n, c->cap, r->v);
-        return TRN_OK;
-    }
-    if (r->type != TRN_PB_BYTES || r->n > INT32_MAX / 2)
-        return bad("sizes");
-    trn_pbr v = trn_pbr_init(r->b, r->n);
-    for (uint64_t size; v.p < v.end;) {
-        if (!trn_pbr_raw_varint(&v, &size))
-            return bad("sizes");
-        TRN_PUSH(c->size, c->n, c->cap, size);
-    }
-    return TRN_OK;
-}
 
 static trn_err parse_component(component *c, const void *p, size_t n)
 {
@@ -168,12 +173,15 @@ static trn_err parse_component(component *c, const void *p, size_t n)
                 trn_err_free(err);
                 return bad("a shape");
             }
-        } else if (r.field == COMPONENT_BYTES) {
-            TRN_TRY(add_sizes(c, &r));
         }
     }
     if (r.bad)
         return bad(r.why);
+    sizes s = c->size = sizes_of(p, n);
+    for (uint64_t v; next_size(&v, &s); c->n++)
+        c->first = c->n ? c->first : v;
+    if (s.packed.bad)
+        return bad("sizes");
     return trn_shape_count(&c->count, &c->shape);
 }
 
@@ -192,20 +200,21 @@ static trn_err make_strings(trn_tensor **out, const component *c, raw_bytes *raw
     if (c->n != c->count)
         return bad("there are not as many strings as the shape says");
     TRN_TRY(trn_tensor_new(out, TRN_STRING, &c->shape));
-    for (int i = 0; i < c->n; i++) {
-        const uint8_t *p = take(raw, c->size[i]);
+    sizes s = c->size;
+    uint64_t size;
+    for (int64_t i = 0; next_size(&size, &s); i++) {
+        const uint8_t *p = take(raw, size);
         if (!p)
             return bad("bytes are missing");
-        TRN_TRY(trn_tensor_str_put(*out, i, (const char *)p, (size_t)c->size[i]));
+        TRN_TRY(trn_tensor_str_put(*out, i, (const char *)p, (size_t)size));
     }
     return TRN_OK;
 }
 
 static trn_err make_plain(trn_tensor **out, const component *c, raw_bytes *raw)
 {
-    uint64_t size = c->n ? c->size[0] : 0;
-    const uint8_t *p = c->n > 1 ? NULL : take(raw, size);
-    return p ? trn_tensor_from_content(out, c->dtype, &c->shape, p, (size_t)size) : bad("bytes are missing");
+    const uint8_t *p = c->n > 1 ? NULL : take(raw, c->first);
+    return p ? trn_tensor_from_content(out, c->dtype, &c->shape, p, (size_t)c->first) : bad("bytes are missing");
 }
 
 static trn_err make_component(trn_tensor **out, const component *c, raw_bytes *raw)
@@ -214,8 +223,8 @@ static trn_err make_component(trn_tensor **out, const component *c, raw_bytes *r
         return make_strings(out, c, raw);
     if (trn_dtype_is_plain(c->dtype))
         return make_plain(out, c, raw);
-    const uint8_t *p = c->n == 1 ? take(raw, c->size[0]) : NULL;
-    return p ? trn_snapshot_parse_tensor(out, p, (size_t)c->size[0]) : bad("bytes are missing");
+    const uint8_t *p = c->n == 1 ? take(raw, c->first) : NULL;
+    return p ? trn_snapshot_parse_tensor(out, p, (size_t)c->first) : bad("bytes are missing");
 }
 
 /* Component i of the element becomes output i. */
@@ -228,7 +237,6 @@ static trn_err put_component(trn_kctx *k, int i, const void *p, size_t n, raw_by
     trn_err err = parse_component(&c, p, n);
     if (!err)
         err = make_component(&t, &c, raw);
-    free(c.size);
     if (!err && t->dtype != k->node->out_types[i])
         err = trn_errorf(TRN_FAILED_PRECONDITION, "Expected a tensor of type %s but got a tensor of type %s", trn_dtype_name(k->node->out_types[i]), trn_dtype_name(t->dtype));
     if (err)

@@ -172,7 +172,8 @@ static void refused(void **state)
           TRN_INVALID_ARGUMENT, "beyond");
     fails(trn_tensor_from_content(&t, TRN_RESOURCE, &two, "\x01\x01zz", 4), TRN_INVALID_ARGUMENT,
           "ResourceHandleProto");
-    fails(trn_tensor_from_content(&t, TRN_VARIANT, &two, "zz", 2), TRN_UNIMPLEMENTED, "variant");
+    fails(trn_tensor_from_content(&t, TRN_VARIANT, &two, "zz", 2), TRN_INVALID_ARGUMENT, "beyond");
+    fails(trn_tensor_from_content(&t, TRN_VARIANT, &two, "\x00\x02zz", 4), TRN_INVALID_ARGUMENT, "VariantTensorDataProto");
     trn_arena_free(a);
 }
 
@@ -333,7 +334,76 @@ static void variants(void **state)
     assert_int_equal(pb->variant_val[1]->metadata.len, 4);
     assert_int_equal(pb->variant_val[1]->metadata.data[0], 7);
     trn_arena_free(a);
+    /* as TensorFlow's tasks send them */
+    trn_sb s = {0};
+    trn_tensor *back;
+    trn_shape shape = t->shape;
+    assert_null(trn_tensor_to_content(&s, t));
+    assert_null(trn_tensor_from_content(&back, TRN_VARIANT, &shape, s.p, s.n));
+    assert_null(TRN_DATA(back, trn_variant *)[0]);
+    assert_non_null(TRN_DATA(back, trn_variant *)[2]);
+    trn_tensor_unref(back);
+    trn_sb_fini(&s);
     trn_tensor_unref(t);
+}
+
+typedef struct kept {
+    trn_variant base;
+    trn_tensor *t;
+} kept;
+
+static void kept_free(void *k)
+{
+    trn_tensor_unref(((kept *)k)->t);
+    free(k);
+}
+
+static trn_err kept_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t);
+static const trn_variant_type kept_type = {.name = "test::Kept", .free = kept_free, .unpack = kept_unpack};
+
+static trn_err kept_unpack(trn_variant **out, const void *meta, size_t n, trn_tensor *const *t, int n_t)
+{
+    assert_int_equal(n_t, 1);
+    kept *k = trn_xalloc(sizeof *k);
+    k->base = (trn_variant){.ref = 1, .type = &kept_type};
+    k->t = trn_tensor_ref(t[0]);
+    *out = &k->base;
+    return TRN_OK;
+}
+
+/* A tensor in a variant in a tensor …: each in the bytes of the next one, where the parser does not look. */
+static void nested_variants(void **state)
+{
+    trn_variant_type_add(&kept_type);
+    for (int depth = 5; depth < 100000; depth *= 20) {
+        trn_sb s = {0};
+        for (int i = 0; i < depth && s.n < 1 << 20; i++) {
+            trn_sb list = {0}, t = {0}, v = {0};
+            trn_pbw_raw_varint(&list, s.n);
+            trn_sb_add(&list, s.n ? s.p : "", s.n);
+            trn_pbw_varint(&t, 1, TRN_VARIANT);
+            trn_pbw_bytes(&t, 4, list.p, list.n);
+            trn_pbw_str(&v, 1, kept_type.name);
+            trn_pbw_bytes(&v, 3, t.p, t.n);
+            trn_sb_fini(&list);
+            trn_sb_fini(&t);
+            trn_sb_fini(&s);
+            s = v;
+        }
+        trn_sb list = {0};
+        trn_tensor *t;
+        trn_shape scalar = trn_shape_scalar();
+        trn_pbw_raw_varint(&list, s.n);
+        trn_sb_add(&list, s.p, s.n);
+        if (depth == 5) {
+            ok(trn_tensor_from_content(&t, TRN_VARIANT, &scalar, list.p, list.n));
+            trn_tensor_unref(t);
+        } else {
+            fails(trn_tensor_from_content(&t, TRN_VARIANT, &scalar, list.p, list.n), TRN_INVALID_ARGUMENT, "deep");
+        }
+        trn_sb_fini(&list);
+        trn_sb_fini(&s);
+    }
 }
 
 /* A message of a few bytes makes a tensor that we can also send: what we write, we can read. */
@@ -425,7 +495,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden), cmocka_unit_test(refused), cmocka_unit_test(too_many_values), cmocka_unit_test(bools_are_bools),
         cmocka_unit_test(shapes), cmocka_unit_test(handles),
-        cmocka_unit_test(variants), cmocka_unit_test(broken_bytes),
+        cmocka_unit_test(variants),
+        cmocka_unit_test(nested_variants),
+        cmocka_unit_test(broken_bytes),
         cmocka_unit_test(many_from_few), cmocka_unit_test(short_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

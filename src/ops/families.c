@@ -47,6 +47,7 @@
     X(trn_ops_image_box)                                                                                               \
     X(trn_ops_image_crop)                                                                                              \
     X(trn_ops_image_resize)                                                                                            \
+    X(trn_ops_immutable_const)                                                                                         \
     X(trn_ops_inplace)                                                                                                 \
     X(trn_ops_isotonic)                                                                                                \
     X(trn_ops_linalg)                                                                                                  \

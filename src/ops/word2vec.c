@@ -1,5 +1,5 @@
-/* word2vec as TensorFlow's first tutorial had it: Skipgram reads a text and gives pairs of words that stand near each other, NegTrain makes a step of plain gradient descent on them with
- * words drawn at random as counterexamples. In graphs of versions below 19. */
+/* word2vec as TensorFlow's first tutorial had it: Skipgram reads a text and gives pairs of words that stand near each other, NegTrain makes a step of plain gradient descent on them
+ * with words drawn at random as counterexamples. In graphs of versions below 19. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* ---- Skipgram ------------------------------------------------------------------------------------------------------- */
 
-enum { AHEAD = 3000, SENTENCE = 1000, PATIENCE = 1 << 20 };
+enum { AHEAD = 3000, SENTENCE = 1000, PATIENCE = 1 << 20 /* tries between two looks whether the step is cancelled */ };
 
 typedef struct pair {
     int32_t input, label;
@@ -368,12 +368,14 @@ static trn_err train(trn_kctx *k, neg_train *s, trn_vars *v)
     trn_philox1 gen = trn_philox1_of(s->gen);
     trn_philox_skip(&s->gen, (uint64_t)examples->count * (uint64_t)TRN_MAX(samples, (int64_t)0) + 1); /* more than is drawn */
     trn_unlock(&s->mu);
-    for (int64_t i = 0; i < examples->count; i++) {
+    bool stopped = false;
+    for (int64_t i = 0; i < examples->count && !stopped; i++) {
         int32_t label = TRN_DATA(labels, int32_t)[i];
         float *in = TRN_DATA_MUT(w_in, float) + TRN_DATA(examples, int32_t)[i] * dims, *out = w_out->data;
         memset(step, 0, (size_t)dims * sizeof *step);
         move(step, in, out + label * dims, dims, true, rate);
-        for (int64_t j = 0; j < samples; j++) {
+        for (int64_t j = 0; j < samples && !stopped; j++) {
+            stopped = j % PATIENCE == PATIENCE - 1 && trn_cancelled(trn_k_cancel(k));
             int64_t other = draw_word(s, &gen);
             if (other != label)
                 move(step, in, out + other * dims, dims, false, rate);
@@ -382,7 +384,7 @@ static trn_err train(trn_kctx *k, neg_train *s, trn_vars *v)
             in[d] += step[d];
     }
     free(step);
-    return TRN_OK;
+    return stopped ? trn_errorf(TRN_CANCELLED, "the step was cancelled among %lld counterexamples of each word", (long long)samples) : TRN_OK;
 }
 
 static trn_err k_neg_train(trn_kctx *k)

@@ -95,3 +95,34 @@ def test_generator(target):
                 said.append([s.run(o) for o in out for _ in range(2)])
     for a, b in zip(*said):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("state", [(1, 5, 1 << 40, -7), (3, 0, 0, 9), (2, 1, 2, 3), (7, 1, 2, 3), (1, 1, 2), ()], ids=str)
+def test_algorithm_in_the_variable(target, state):
+    """The first StatefulStandardNormal, which graphs of versions below 29 may hold."""
+    said = []
+    for t in "", target:
+        with tf.Graph().as_default() as g:
+            v = tf1.get_variable("state", initializer=np.array(state, np.int64), use_resource=True, validate_shape=False)
+            tf.group(v.initializer, name="init")
+            tf1.placeholder(tf.int64, name="shape")
+        graph = g.as_graph_def()
+        for dtype in (tf.half, tf.bfloat16, tf.float32, tf.float64):
+            n = graph.node.add(name=dtype.name, op="StatefulStandardNormal", input=["state", "shape"])
+            n.attr["dtype"].type, n.attr["shape_dtype"].type = dtype.as_datatype_enum, tf.int64.as_datatype_enum
+        graph.versions.producer = 28
+        graph.versions.min_consumer = 0
+        with tf.Graph().as_default(), tf1.Session(t) as s:
+            tf.import_graph_def(graph, name="")
+            s.run("init")
+            got = []
+            for shape in (), (3, 5), (0, 4), (1000,), (-1,), (2, 2):
+                for dtype in ("float16", "bfloat16", "float32", "float64"):
+                    try:
+                        got.append(s.run(dtype + ":0", {"shape:0": np.array(shape, np.int64)}))
+                    except tf.errors.OpError as e:
+                        got.append(e.error_code)
+                    got.append(s.run("state/Read/ReadVariableOp:0"))
+            said.append(got)
+    for a, b in zip(*said):
+        np.testing.assert_array_equal(a, b)

@@ -203,3 +203,17 @@ def test_save_v1(target, tmp_path):
         names, data = ["a", "b"], [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([b"x", b"yy"], object)]
         both.run(who, op("Save", filename=path, tensor_names=names, data=data))
         both.same(target, [op("Restore", file_pattern=path, tensor_name="a", dt=tf.float32), op("RestoreSlice", file_pattern=path, tensor_name="a", shape_and_slice="2 3 0,2:1,1", dt=tf.float32)])
+
+
+def test_gradients_watched_by_a_debugger(target):
+    """DebugGradientIdentity and its version for references: they pass on what comes."""
+    from tensorflow.python.debug.lib import debug_gradients
+    with tf.device("/job:ps/task:0"):
+        v = tf1.get_variable("watched%d" % time.monotonic_ns(), initializer=tf.constant([1.0, 2.0]), use_resource=False)
+        d = debug_gradients.GradientsDebugger()
+        y = tf.reduce_sum(tf.square(d.identify_gradient(tf.square(d.identify_gradient(v._ref())))))
+        g = tf.gradients(y, v)
+    assert {o.type for o in tf1.get_default_graph().get_operations()} >= {"DebugGradientIdentity", "DebugGradientRefIdentity"}
+    with tf1.Session(target) as s:
+        s.run(v.initializer)
+        np.testing.assert_array_equal(s.run(g)[0], [4, 32])

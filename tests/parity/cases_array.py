@@ -1,4 +1,8 @@
 """Casting, shapes, moving and choosing elements."""
+import atexit
+import os
+import tempfile
+
 import numpy as np
 import tensorflow as tf
 
@@ -411,3 +415,18 @@ def cases_segment(rng, quick):
             # TensorFlow's first kind leaves memory as it found it when there is nothing to add up
             yield C("SparseSegment" + op + grad, [x, i32([]), i32([]), i32(3)], check=None if grad == "GradV2" else lambda w, g: None if w[0].shape == g[0].shape and not g[0].any() else "not zeros")
             yield C("SparseSegment" + op + grad, [x, i32([1]), i32([0]), i32(0)])
+
+
+def cases_immutable_const(rng, quick):
+    path = os.path.join(tempfile.gettempdir(), "trainera-immutable-%d" % os.getpid())
+    x = rng.bytes(4096)
+    with open(path, "wb") as f:
+        f.write(x)
+    atexit.register(os.unlink, path)
+    for t in (tf.float32, tf.int64, tf.uint8, tf.half, tf.complex64):
+        for shape in ((3, 4), (), (7,), (4096 // t.size,)):
+            yield C("ImmutableConst", [], dtype=t, shape=shape, memory_region_name=path, check=lambda w, g: None if w[0].tobytes() == g[0].tobytes() and w[0].shape == g[0].shape else "other bytes")
+        yield C("ImmutableConst", [], dtype=t, shape=(4097,), memory_region_name=path)
+    yield C("ImmutableConst", [], dtype=tf.float32, shape=(1,), memory_region_name=path + "-none")
+    yield C("ImmutableConst", [], dtype=tf.string, shape=(1,), memory_region_name=path)
+    yield C("ImmutableConst", [], dtype=tf.variant, shape=(1,), memory_region_name=path)

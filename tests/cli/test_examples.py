@@ -42,14 +42,15 @@ class Examples(unittest.TestCase):
         for sync in ([], ["--sync"]):
             with self.subTest(sync=sync):
                 # Large batches: the loss of 64 examples alone varies between 0.3 and 0.7.
-                out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=600", "--batch_size=512", *sync)
+                out = run(BIN, "launch", "--ps=2", "--workers=2", "--log-dir=", "--", EXAMPLES / "trainer", "--quiet", "--steps=1000", "--batch_size=512", *sync)
                 found = {k: float(v) for k, v in re.findall(r"worker/(\d): loss (\S+),", out)}
                 self.assertEqual(set(found), {"0", "1"}, out)
                 trained = [v for v in found.values() if v == v]
                 if sync:
                     self.assertEqual(len(trained), 2, out)
-                # Two that do not wait for each other: on a busy machine one may find every step done (nan), or have taken its last batch to variables of long ago.
-                self.assertLess(max(trained) if sync else min(trained), 0.6, out)
+                # Two that do not wait for each other: on a busy machine one may find every step done (nan), or have taken its last batch to variables of long ago;
+                # and how far they come varies: of 13 runs of 600 steps beside other work 12 ended between 0.28 and 0.5, one at 0.74.
+                self.assertLess(max(trained) if sync else min(trained), 0.6 if sync else 0.9, out)
                 self.assertLess(max(trained), 1.5, out)  # log(4): knows nothing
 
     def test_trainer_by_flags(self):

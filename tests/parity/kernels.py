@@ -130,8 +130,13 @@ def run_old(case, attrs, flat, n_out, version):
     node = graph.node.add(name="old", op=case.op, input=[x.op.name for x in ins])
     defs = {a.name: a for a in op_def_registry.get(case.op).attr}
     for name, v in zip(attrs[::2], attrs[1::2]):
-        a, kind = node.attr[name], {"string": "s", "int": "i", "float": "f", "bool": "b", "type": "type"}[defs[name].type]
-        setattr(a, kind, v.encode() if kind == "s" and isinstance(v, str) else v)
+        is_list = defs[name].type.startswith("list(")
+        kind = {"string": "s", "int": "i", "float": "f", "bool": "b", "type": "type"}[defs[name].type[5:-1] if is_list else defs[name].type]
+        values = [x.encode() if kind == "s" and isinstance(x, str) else x for x in (v if is_list else [v])]
+        if is_list:
+            getattr(node.attr[name].list, kind).extend(values)
+        else:
+            setattr(node.attr[name], kind, values[0])
     graph.versions.producer = version
     graph.versions.min_consumer = 0
     with tf.Graph().as_default() as g, tf.compat.v1.Session() as s:

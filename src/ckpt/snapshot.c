@@ -313,7 +313,7 @@ struct trn_snapshot_file {
 trn_err trn_snapshot_check_version(int64_t version)
 {
     if (version < 0 || version > TRN_SNAPSHOT_VERSION)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Snapshot reader version: %" PRId64 " is not supported.", version);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "snapshot files of version %" PRId64 " are not known", version);
     return TRN_OK;
 }
 
@@ -385,7 +385,7 @@ static trn_err add_tensor(trn_snapshot_file *f, const void *p, size_t n)
         return broken(f, "an element has too many components");
     trn_err err = trn_snapshot_parse_tensor(&f->t[f->have], p, n);
     if (err) {
-        trn_err why = trn_errorf(TRN_DATA_LOSS, "Unable to parse tensor from stored proto in file: %s, before byte %" PRIu64 ": %s", f->path, trn_stream_pos(f->s), trn_err_msg(err));
+        trn_err why = trn_errorf(TRN_DATA_LOSS, "%s holds a tensor that cannot be read, before byte %" PRIu64 ": %s", f->path, trn_stream_pos(f->s), trn_err_msg(err));
         trn_err_free(err);
         return why;
     }

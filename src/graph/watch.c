@@ -122,11 +122,11 @@ static trn_err parse_setting(asked *out, char *part, const char *text)
         return TRN_OK;
     char *eq = strchr(part, '=');
     if (!eq || eq == part || !eq[1])
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Malformed attributes in debug op name \"%s\"", text);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "the attrs of the debug op \"%s\" are not of the form (name=value;name=value)", text);
     *eq = 0;
     for (int i = 0; i < out->n; i++)
         if (strcmp(out->set[i].key, part) == 0)
-            return trn_errorf(TRN_INVALID_ARGUMENT, "Duplicate attribute name \"%s\" found in the debug op: \"%s\"", part, text);
+            return trn_errorf(TRN_INVALID_ARGUMENT, "attr \"%s\" has two values in the debug op \"%s\"", part, text);
     out->set[out->n++] = (setting){part, eq + 1};
     return TRN_OK;
 }
@@ -138,13 +138,13 @@ static trn_err parse_asked(asked *out, trn_arena *a, const char *text)
     if (!open && !close)
         return TRN_OK;
     if (!open || open == s || !close || close[1])
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Malformed debug op name \"%s\"", text);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "\"%s\" is not of the form Op or Op(name=value)", text);
     *open = *close = 0;
     size_t parts = 1;
     for (char *p = open + 1; *p; p++)
         parts += *p == ';';
     if (parts > 64) /* no op has as many; a double is looked for among all of them */
-        return trn_errorf(TRN_INVALID_ARGUMENT, "Malformed attributes in debug op name \"%s\"", text);
+        return trn_errorf(TRN_INVALID_ARGUMENT, "the attrs of the debug op \"%s\" are not of the form (name=value;name=value)", text);
     out->set = trn_arena_alloc(a, sizeof *out->set * parts);
     for (char *p = open + 1, *next; p; p = next) {
         next = strchr(p, ';');
@@ -212,7 +212,7 @@ static trn_err add_copy(trn_gnode **out, inserter *in, const trn_gnode *src, int
         TRN_TRY(parse_asked(&op, in->tmp, w->ops[i]));
         for (int k = 0; k < op.n; k++)
             if (strcmp(op.set[k].key, "gated_grpc") == 0 && !parse_bool(&gated, op.set[k].value))
-                return trn_errorf(TRN_INVALID_ARGUMENT, "Invalid string for bool value: %s", op.set[k].value);
+                return trn_errorf(TRN_INVALID_ARGUMENT, "%s is neither true nor false", op.set[k].value);
         for (int k = 0; k < w->n_urls; k++)
             spec[n++] = trn_arena_printf(in->tmp, "%s;%s;%d", op.op, w->urls[k], gated);
     }
@@ -253,7 +253,7 @@ static trn_err custom_attrs(trn_attr *attrs, int *n, inserter *in, const asked *
         attrs[at] = v;
         *n = TRN_MAX(*n, at + 1);
     }
-    trn_err err = n_wrong ? trn_errorf(TRN_INVALID_ARGUMENT, "%d attribute key(s) were not valid for debug node %s: %.*s", n_wrong, node, (int)wrong.n, wrong.p) : TRN_OK;
+    trn_err err = n_wrong ? trn_errorf(TRN_INVALID_ARGUMENT, "%d attrs are not the debug op's in %s: %.*s", n_wrong, node, (int)wrong.n, wrong.p) : TRN_OK;
     trn_sb_fini(&wrong);
     return err;
 }
@@ -305,7 +305,7 @@ static trn_err watch_tensor(inserter *in, trn_gnode *src, int slot, const char *
     trn_gnode *copy;
     trn_err err = add_copy(&copy, in, src, slot, w);
     if (err) {
-        trn_err why = trn_errorf(TRN_FAILED_PRECONDITION, "Failed to create Copy/CopyHost node for tensor %s, due to: %s", tensor, trn_err_msg(err));
+        trn_err why = trn_errorf(TRN_FAILED_PRECONDITION, "tensor %s cannot be copied for a debugger: %s", tensor, trn_err_msg(err));
         trn_err_free(err);
         return why;
     }
@@ -314,7 +314,7 @@ static trn_err watch_tensor(inserter *in, trn_gnode *src, int slot, const char *
     for (int i = 0; i < w->n_ops; i++) {
         err = add_debug(in, copy, tensor, w, i);
         if (err && !w->tolerate) {
-            trn_err why = trn_errorf(TRN_FAILED_PRECONDITION, "Failed to create debug node %s for tensor %s, due to: %s", w->ops[i], tensor, trn_err_msg(err));
+            trn_err why = trn_errorf(TRN_FAILED_PRECONDITION, "debug op %s cannot watch tensor %s: %s", w->ops[i], tensor, trn_err_msg(err));
             trn_err_free(err);
             return why;
         }

@@ -104,7 +104,7 @@ static trn_err compress_element(trn_kctx *k)
     for (int i = 0; !err && i < k->n_in; i++)
         err = describe(&about, &raw, trn_in(k, i));
     if (!err && raw.n > UINT32_MAX)
-        err = trn_errorf(TRN_OUT_OF_RANGE, "Encountered dataset element of size %zu, exceeding the 4GB Snappy limit.", raw.n);
+        err = trn_errorf(TRN_OUT_OF_RANGE, "an element of %zu bytes: Snappy takes less than 4 GiB at a time", raw.n);
     if (!err)
         err = trn_out_new(&y, k, 0, TRN_VARIANT, &scalar);
     if (!err) {
@@ -233,12 +233,12 @@ static trn_err put_component(trn_kctx *k, int i, const void *p, size_t n, raw_by
     component c = {0};
     trn_tensor *t = NULL;
     if (i >= k->n_out)
-        return trn_errorf(TRN_FAILED_PRECONDITION, "Expected %d outputs from uncompress, but got more", k->n_out);
+        return trn_errorf(TRN_FAILED_PRECONDITION, "the element holds more than the %d tensors that the node gives", k->n_out);
     trn_err err = parse_component(&c, p, n);
     if (!err)
         err = make_component(&t, &c, raw);
     if (!err && t->dtype != k->node->out_types[i])
-        err = trn_errorf(TRN_FAILED_PRECONDITION, "Expected a tensor of type %s but got a tensor of type %s", trn_dtype_name(k->node->out_types[i]), trn_dtype_name(t->dtype));
+        err = trn_errorf(TRN_FAILED_PRECONDITION, "the node wants a tensor of type %s here but got a tensor of type %s", trn_dtype_name(k->node->out_types[i]), trn_dtype_name(t->dtype));
     if (err)
         trn_tensor_unref(t);
     else
@@ -253,16 +253,16 @@ static trn_err uncompress(trn_kctx *k, const trn_sb *s, raw_bytes raw)
         if (r.field == ELEMENT_COMPONENT && r.type == TRN_PB_BYTES)
             TRN_TRY(put_component(k, n++, r.b, r.n, &raw));
     if (n != k->n_out)
-        return trn_errorf(TRN_FAILED_PRECONDITION, "Expected %d outputs from uncompress, but got %d", k->n_out, n);
+        return trn_errorf(TRN_FAILED_PRECONDITION, "the node gives %d tensors, the element holds %d", k->n_out, n);
     return raw.n ? bad("there are more bytes than components") : TRN_OK;
 }
 
 static trn_err uncompress_element(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
-    TRN_CHECK_ARG(x->shape.rank == 0, "UncompressElement requires its input to be a scalar, but encountered an input with %d dimensions.", x->shape.rank);
+    TRN_CHECK_ARG(x->shape.rank == 0, "a compressed element is a scalar, the input has %d dimensions", x->shape.rank);
     const trn_variant *v = TRN_DATA(x, trn_variant *)[0];
-    TRN_CHECK_ARG(v && v->type == &compressed_type, "Input does not contain a compressed element. Instead got %s", v ? v->type->name : "nothing");
+    TRN_CHECK_ARG(v && v->type == &compressed_type, "the input is not a compressed element but %s", v ? v->type->name : "nothing");
     const trn_sb *s = &((const compressed *)v)->s;
     const uint8_t *data = (const uint8_t *)"";
     size_t n = 0, size;

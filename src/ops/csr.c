@@ -64,7 +64,7 @@ static trn_err sizes(csr *c, const int64_t *dim, int64_t rank)
     c->n_batch = rank == 3 ? dim[0] : 1;
     c->m = dim[rank - 2];
     c->n = dim[rank - 1];
-    TRN_CHECK_ARG(c->n_batch >= 0 && c->n_batch < INT32_MAX, "dense_shape batch_size must be < Int32Max, but the input value is %lld", (long long)c->n_batch);
+    TRN_CHECK_ARG(c->n_batch >= 0 && c->n_batch < INT32_MAX, "dense_shape: batch_size must be < Int32Max, not %lld", (long long)c->n_batch);
     TRN_CHECK_ARG(c->m >= 0 && c->m < INT32_MAX / TRN_MAX(c->n_batch, (int64_t)1), "the csr row index size for %lld matrices of %lld rows must be <= Int32Max",
                   (long long)c->n_batch, (long long)c->m);
     TRN_CHECK_ARG(c->n >= 0 && c->n <= INT32_MAX, "%lld columns are too many for 32 bits", (long long)c->n);
@@ -85,7 +85,7 @@ static trn_err check_pointers(const csr *c)
         TRN_CHECK_ARG(row[0] == 0 && row[c->m] == batch[b + 1] - batch[b], "row_pointers of matrix %lld must go from 0 to the number of its elements", (long long)b);
     }
     for (int64_t i = 0; i < nnz; i++)
-        TRN_CHECK_ARG(cols[i] >= 0 && cols[i] < c->n, "Column index %d is outside of valid range [0, %lld)", cols[i], (long long)c->n);
+        TRN_CHECK_ARG(cols[i] >= 0 && cols[i] < c->n, "column %d is not in [0, %lld)", cols[i], (long long)c->n);
     return TRN_OK;
 }
 
@@ -139,9 +139,9 @@ static trn_err csr_unpack(trn_variant **out, const void *about, size_t n, trn_te
 static trn_err csr_in(const csr **out, const trn_kctx *k, int i)
 {
     const trn_tensor *t = trn_in(k, i);
-    TRN_CHECK_ARG(trn_is_scalar(t), "Invalid input matrix: Shape must be rank 0 but is rank %d", t->shape.rank);
+    TRN_CHECK_ARG(trn_is_scalar(t), "a sparse matrix is a scalar, the input has rank %d", t->shape.rank);
     const trn_variant *v = ((trn_variant *const *)t->data)[0];
-    TRN_CHECK_ARG(v && v->type == &csr_type, "Could not retrieve Variant input %d: it holds a %s, not a sparse matrix", i, v ? v->type->name : "variant without a value");
+    TRN_CHECK_ARG(v && v->type == &csr_type, "input %d holds a %s, not a sparse matrix", i, v ? v->type->name : "variant without a value");
     *out = (const csr *)v;
     return TRN_OK;
 }
@@ -172,7 +172,7 @@ static trn_err parts_new(trn_tensor **part, const int64_t *dim, int rank, int64_
 {
     csr size;
     TRN_TRY(sizes(&size, dim, rank));
-    TRN_CHECK_ARG(nnz <= INT32_MAX, "values number of elements must be <= Int32Max, but the input value is %lld", (long long)nnz);
+    TRN_CHECK_ARG(nnz <= INT32_MAX, "a sparse matrix has at most 2147483647 elements, not %lld", (long long)nnz);
     const int64_t n[] = {rank, size.n_batch + 1, size.n_batch * (size.m + 1), nnz, nnz};
     for (int i = 0; i < PARTS; i++) {
         trn_shape s = trn_shape_vector(n[i]);
@@ -206,9 +206,9 @@ static trn_err places(trn_tensor **part, const trn_tensor *indices)
     for (int64_t i = 0; i < part[COLS]->count; i++) {
         const int64_t *at = TRN_DATA(indices, int64_t) + i * rank;
         int64_t b = rank == 3 ? at[0] : 0, row = at[rank - 2], col = at[rank - 1];
-        TRN_CHECK_ARG(b >= 0 && b < c.n_batch, "Batch index %lld is outside of valid range [0, %lld)", (long long)b, (long long)c.n_batch);
-        TRN_CHECK_ARG(row >= 0 && row < c.m, "Row index %lld is outside of valid range [0, %lld)", (long long)row, (long long)c.m);
-        TRN_CHECK_ARG(col >= 0 && col < c.n, "Column index %lld is outside of valid range [0, %lld)", (long long)col, (long long)c.n);
+        TRN_CHECK_ARG(b >= 0 && b < c.n_batch, "matrix %lld is not in [0, %lld)", (long long)b, (long long)c.n_batch);
+        TRN_CHECK_ARG(row >= 0 && row < c.m, "row %lld is not in [0, %lld)", (long long)row, (long long)c.m);
+        TRN_CHECK_ARG(col >= 0 && col < c.n, "column %lld is not in [0, %lld)", (long long)col, (long long)c.n);
         TRN_CHECK_ARG(b >= before, "the places of matrix %lld come behind those of matrix %lld; they must be in order", (long long)b, (long long)before);
         before = b;
         batch[b + 1]++;
@@ -576,9 +576,9 @@ static trn_err times_dense(trn_kctx *k)
     TRN_TRY(csr_in(&a, k, 0));
     const trn_tensor *b = trn_in(k, 1);
     int rank = rank_of(a);
-    TRN_CHECK_ARG(type_of(a) == b->dtype, "Input types don't match.  a.dtype == %s vs. b.dtype == %s", trn_dtype_name(type_of(a)), trn_dtype_name(b->dtype));
-    TRN_CHECK_ARG(b->shape.rank == rank, "Ranks of a and b must match, saw: %d vs. %d.", rank, b->shape.rank);
-    TRN_CHECK_ARG(rank == 2 || b->shape.dim[0] == a->n_batch, "Batch sizes of a and b must match, saw: %lld vs. %lld.", (long long)a->n_batch, (long long)b->shape.dim[0]);
+    TRN_CHECK_ARG(type_of(a) == b->dtype, "a is of type %s, b of %s", trn_dtype_name(type_of(a)), trn_dtype_name(b->dtype));
+    TRN_CHECK_ARG(b->shape.rank == rank, "a has rank %d, b has rank %d", rank, b->shape.rank);
+    TRN_CHECK_ARG(rank == 2 || b->shape.dim[0] == a->n_batch, "a is a batch of %lld matrices, b one of %lld", (long long)a->n_batch, (long long)b->shape.dim[0]);
     int64_t rows = b->shape.dim[rank - 2], cols = b->shape.dim[rank - 1], inner = fa.turned ? a->m : a->n, m = fa.turned ? a->n : a->m, n = fb.turned ? rows : cols;
     TRN_CHECK_ARG(inner == (fb.turned ? cols : rows), "Inner product dimensions of A and B do not agree: %lld and %lld", (long long)inner, (long long)(fb.turned ? cols : rows));
     trn_shape s = b->shape;
@@ -720,7 +720,7 @@ static trn_err times_sparse(trn_kctx *k)
     const csr *a, *b;
     TRN_TRY(csr_typed(&a, k, 0));
     TRN_TRY(csr_typed(&b, k, 1));
-    TRN_CHECK_ARG(a->n_batch == b->n_batch || a->n_batch == 1 || b->n_batch == 1, "Batch sizes of A and B are not compatible.  Batch sizes are: %lld vs. %lld",
+    TRN_CHECK_ARG(a->n_batch == b->n_batch || a->n_batch == 1 || b->n_batch == 1, "%lld matrices cannot be multiplied with %lld",
                   (long long)a->n_batch, (long long)b->n_batch);
     TRN_CHECK_ARG(rank_of(a) == rank_of(b), "Ranks of A and B must match, saw: %d vs. %d", rank_of(a), rank_of(b));
     int64_t inner_a = fa.turned ? a->m : a->n, inner_b = fb.turned ? b->n : b->m;

@@ -97,7 +97,7 @@ static trn_err sleep_dataset(trn_kctx *k)
 {
     int64_t us;
     TRN_TRY(trn_data_i64(&us, k, 1, "sleep_microseconds"));
-    TRN_CHECK_ARG(us >= 0, "`sleep_microseconds` must be >= 0");
+    TRN_CHECK_ARG(us >= 0, "sleep_microseconds is negative");
     sleeper *s;
     TRN_TRY(trn_data_on(&s, k, &sleep_op, sizeof *s));
     s->us = TRN_MIN(us, MAX_US);

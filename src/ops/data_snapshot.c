@@ -258,7 +258,7 @@ static trn_err load_args(load *d, trn_kctx *k)
     TRN_TRY(trn_k_check_path(k, d->path));
     TRN_TRY(trn_snapshot_meta_read(&d->meta, &found, d->path));
     if (!found)
-        return trn_errorf(TRN_NOT_FOUND, "Could not find metadata file [%s]", d->path);
+        return trn_errorf(TRN_NOT_FOUND, "%s has no metadata file: no dataset was saved there", d->path);
     d->c = trn_compression_of_snapshot(trn_attr_str(k->node, "compression"));
     return trn_data_func(&d->d, k, "reader_func", "reader_func_other_args");
 }
@@ -447,7 +447,7 @@ static trn_ds_do save_called(save_it *it, trn_act *a)
     }
     const trn_tensor *t = a->elem->n == 1 ? a->elem->t[0] : NULL;
     if (!t || t->dtype != TRN_INT64 || t->count != 1)
-        return trn_act_fail(a, TRN_BAD("`shard_func` must return a scalar int64."));
+        return trn_act_fail(a, TRN_BAD("shard_func gave something else than one int64"));
     int64_t to = TRN_DATA(t, int64_t)[0];
     trn_elem *e = it->kept;
     it->kept = NULL;

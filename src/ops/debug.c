@@ -73,7 +73,7 @@ static trn_err copy(trn_kctx *k)
         for (const char *p = spec->list[i].s.p; *p; p++)
             parts += *p == ';';
         if (parts != 3)
-            return trn_errorf(TRN_INTERNAL, "Unexpected number of semicolons in debug_ops_spec element: %s", spec->list[i].s.p);
+            return trn_errorf(TRN_INTERNAL, "debug_ops_spec: %s is not of the form op;url;gated", spec->list[i].s.p);
     }
     return pass_on(k);
 }
@@ -91,10 +91,10 @@ static void watch_fini(watch *w) { free(w->node); }
 static trn_err watch_init(watch *w, const trn_kctx *k)
 {
     const char *tensor = trn_attr_str(k->node, "tensor_name"), *colon = strchr(tensor, ':');
-    TRN_CHECK_ARG(*tensor && !(colon && strchr(colon + 1, ':')), "Failed to parse tensor name: \"%s\"", tensor);
+    TRN_CHECK_ARG(*tensor && !(colon && strchr(colon + 1, ':')), "\"%s\" is not the name of a tensor, as in node:0", tensor);
     char *end = NULL;
     long slot = colon ? strtol(colon + 1, &end, 10) : 0;
-    TRN_CHECK_ARG(!colon || (colon[1] && !*end && slot >= INT32_MIN && slot <= INT32_MAX), "Invalid string value for output_slot: \"%s\"", colon + 1);
+    TRN_CHECK_ARG(!colon || (colon[1] && !*end && slot >= INT32_MIN && slot <= INT32_MAX), "\"%s\" is not the number of an output", colon + 1);
     *w = (watch){.node = colon ? trn_xstrndup(tensor, (size_t)(colon - tensor)) : trn_xstrdup(tensor), .urls = trn_node_attr(k->node, "debug_urls")};
     w->name = (trn_dump_name){w->node, k->node->op, trn_attr_str(k->node, "device_name"), (int)slot};
     return TRN_OK;
@@ -215,7 +215,7 @@ static trn_err publish(trn_kctx *k, const watch *w, const trn_tensor *t, trn_dty
         else if (trn_dump_is_grpc(url))
             err = trn_errorf(TRN_UNIMPLEMENTED, "watch %s:%d:%s goes to %s: Trainera dumps to file:// URLs only", w->name.node, w->name.slot, w->name.op, url);
         else
-            err = trn_errorf(TRN_UNAVAILABLE, "Invalid debug target URL: %s", url);
+            err = trn_errorf(TRN_UNAVAILABLE, "%s is no URL that a debugger could have", url);
     }
     trn_sb_fini(&bytes);
     return err;

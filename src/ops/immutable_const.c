@@ -10,7 +10,7 @@ static trn_err immutable_const(trn_kctx *k)
     trn_dtype t = trn_attr_type(k->node, "dtype");
     const trn_shape *s = trn_attr_shape(k->node, "shape");
     int64_t count;
-    TRN_CHECK_ARG(t != TRN_RESOURCE && t != TRN_VARIANT, "Resource and variant dtypes are invalid for this op.");
+    TRN_CHECK_ARG(t != TRN_RESOURCE && t != TRN_VARIANT, "a file holds no handles and variants");
     TRN_CHECK_ARG(trn_shape_is_full(s), "shape must be fully known");
     TRN_TRY(trn_count_checked(&count, s));
     TRN_TRY(trn_k_check_path(k, path));

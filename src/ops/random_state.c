@@ -11,7 +11,7 @@ static trn_err check_algorithm(int64_t a)
 {
     if (a == THREEFRY)
         return trn_errorf(TRN_UNIMPLEMENTED, "ThreeFry is known to XLA only; Philox is algorithm %d", PHILOX);
-    TRN_CHECK_ARG(a == PHILOX || a == AUTO, "Unsupported algorithm id: %lld", (long long)a);
+    TRN_CHECK_ARG(a == PHILOX || a == AUTO, "%lld is no random number algorithm", (long long)a);
     return TRN_OK;
 }
 
@@ -21,7 +21,7 @@ static trn_err state_in(uint64_t **out, trn_vars *v, bool tagged)
     const trn_tensor *now = v->v[0]->value;
     TRN_CHECK_ARG(now->shape.rank == 1, "RNG state must have one and only one dimension, not %d", now->shape.rank);
     if (tagged) {
-        TRN_CHECK_ARG(now->count >= 1, "Size of tensor must be at least 1");
+        TRN_CHECK_ARG(now->count >= 1, "the variable is empty: the number of the algorithm comes first");
         TRN_TRY(check_algorithm(TRN_DATA(now, int64_t)[0]));
     }
     int least = STATE + tagged;

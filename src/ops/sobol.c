@@ -68,11 +68,11 @@ static trn_err sobol_sample(trn_kctx *k)
         arg[i] = TRN_DATA(trn_in(k, i), int32_t)[0];
     }
     int64_t dim = arg[0], n = arg[1], skip = arg[2];
-    TRN_CHECK_ARG(dim >= 1, "dim must be at least one");
+    TRN_CHECK_ARG(dim >= 1, "dim is less than 1");
     TRN_CHECK_ARG(dim <= 21200, "dim must be at most 21200");
-    TRN_CHECK_ARG(n >= 1, "num_results must be at least one");
-    TRN_CHECK_ARG(skip >= 0, "skip must be non-negative");
-    TRN_CHECK_ARG(n < INT32_MAX - skip, "num_results+skip must be less than %d", INT32_MAX);
+    TRN_CHECK_ARG(n >= 1, "num_results is less than 1");
+    TRN_CHECK_ARG(skip >= 0, "skip is negative");
+    TRN_CHECK_ARG(n < INT32_MAX - skip, "num_results + skip is not less than %d", INT32_MAX);
     TRN_CHECK_ARG(n < INT32_MAX / dim, "num_results*dim must be less than %d", INT32_MAX);
     if (dim > DIMS)
         return trn_errorf(TRN_UNIMPLEMENTED, "numbers for %d dimensions are known here, not for %lld", (int)DIMS, (long long)dim);

@@ -177,7 +177,7 @@ static trn_err load(skipgram *s, trn_kctx *k)
     trn_err err = read_text(&t, f, path);
     fclose(f);
     if (!err && t.n_at < (int64_t)s->window * 10)
-        err = TRN_BAD("The text file %s contains too little data: %lld words", path, (long long)t.n_at);
+        err = TRN_BAD("%s is too short: %lld words", path, (long long)t.n_at);
     if (!err)
         err = vocabulary(s, &t, trn_attr_int(k->node, "min_count"));
     trn_map_free(t.words, NULL);
@@ -353,7 +353,7 @@ static trn_err train(trn_kctx *k, neg_train *s, trn_vars *v)
     TRN_CHECK_ARG(trn_shape_eq(&examples->shape, &labels->shape), "examples and labels must have the same shape");
     TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 4)), "lr must be a scalar");
     int64_t words = in_shape->dim[0], dims = in_shape->dim[1];
-    TRN_CHECK_ARG(words == s->n, "vocab_size mismatches: %lld vs. %lld", (long long)words, (long long)s->n);
+    TRN_CHECK_ARG(words == s->n, "%lld words in one table, %lld in the other", (long long)words, (long long)s->n);
     for (int64_t i = 0; i < examples->count; i++) {
         int32_t e = TRN_DATA(examples, int32_t)[i], l = TRN_DATA(labels, int32_t)[i];
         TRN_CHECK_ARG(e >= 0 && e < words && l >= 0 && l < words, "example %d or label %d is no word: there are %lld", e, l, (long long)words);

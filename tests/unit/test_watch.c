@@ -125,12 +125,12 @@ static void refused(void **state)
         {WATCH("a", 0, true, "DebugIdentity", "grpc://h:1"), TRN_UNIMPLEMENTED, "a:0"},
         {WATCH("a", 0, false, "NoSuchOp", "file:///d"), TRN_FAILED_PRECONDITION, "NoSuchOp"},
         {WATCH("a", 0, false, "Identity", "file:///d"), TRN_FAILED_PRECONDITION, "no debug op Identity"},
-        {WATCH("a", 0, false, "DebugNanCount(x=1;y=2)", "file:///d"), TRN_FAILED_PRECONDITION, "2 attribute key(s) were not valid for debug node __dbg_a:0_0_DebugNanCount: x, y"},
+        {WATCH("a", 0, false, "DebugNanCount(x=1;y=2)", "file:///d"), TRN_FAILED_PRECONDITION, "2 attrs are not the debug op's in __dbg_a:0_0_DebugNanCount: x, y"},
         {WATCH("a", 0, false, "DebugNanCount(gated_grpc=so)", "file:///d"), TRN_FAILED_PRECONDITION, "so"},
         {WATCH("a", 0, false, "DebugNanCount(debug_urls=so)", "file:///d"), TRN_FAILED_PRECONDITION, "debug_urls"},
-        {WATCH("a", 0, false, "DebugNumericSummary(lower_bound=)", "file:///d"), TRN_FAILED_PRECONDITION, "Malformed attributes"},
-        {WATCH("a", 0, false, "DebugNumericSummary)lower_bound=1(", "file:///d"), TRN_FAILED_PRECONDITION, "Malformed debug op name"},
-        {WATCH("a", 0, false, "DebugNumericSummary(lower_bound=1;lower_bound=1)", "file:///d"), TRN_FAILED_PRECONDITION, "Duplicate"},
+        {WATCH("a", 0, false, "DebugNumericSummary(lower_bound=)", "file:///d"), TRN_FAILED_PRECONDITION, "the attrs of the debug op"},
+        {WATCH("a", 0, false, "DebugNumericSummary)lower_bound=1(", "file:///d"), TRN_FAILED_PRECONDITION, "is not of the form Op or"},
+        {WATCH("a", 0, false, "DebugNumericSummary(lower_bound=1;lower_bound=1)", "file:///d"), TRN_FAILED_PRECONDITION, "has two values"},
     };
     for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
         trn_graph *g = example();

@@ -140,12 +140,13 @@ static bool take(size_t *out, trn_pbr *r, size_t k)
 /* A copy may read what it writes itself: a pattern that is repeated. */
 static void copy_back(uint8_t *to, size_t offset, size_t n)
 {
+    const uint8_t *from = to - offset;
     if (offset >= n) {
-        memcpy(to, to - offset, n);
+        memcpy(to, from, n);
         return;
     }
     for (size_t i = 0; i < n; i++)
-        to[i] = to[i - offset];
+        to[i] = from[i];
 }
 
 trn_err trn_snappy_uncompress(void *out, size_t size, const void *p, size_t n)

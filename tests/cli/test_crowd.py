@@ -91,6 +91,7 @@ class Crowd(Case):
         super().setUp()
         self.rnd = random.Random(os.environ.get("TRAINERA_SEED", "7"))
         self.live = {}
+        self.before = {}  # what tasks that were killed had said till then: some had met the others already
         self.addCleanup(lambda: [p.kill() for p in self.live.values() if p.poll() is None])
 
     def host_of(self, i):
@@ -112,11 +113,15 @@ class Crowd(Case):
     def again(self, job, i):
         self.live[job, i].kill()
         self.live[job, i].wait()
+        self.before[job, i] = len(self.lines((job, i)))
         self.start(job, i)
 
     def lines(self, key):
         """Every "cluster {…}" that this task has ever said: each start of it says one, once it has met the others."""
         return re.findall(r"launch +\| cluster (\{.*\})", self.live[key].log.read_text())
+
+    def has_met(self, key):
+        return len(self.lines(key)) > self.before.get(key, 0)
 
     def meet(self, n, kills, twice, late):
         """`n` tasks of each job; some killed and started again before all have met, some started twice, `late`: some killed afterwards."""
@@ -132,15 +137,14 @@ class Crowd(Case):
         for v in victims:
             self.again(*v)
         for key in todo:
-            self.assertTrue(until(lambda: self.lines(key), PATIENCE), (key, self.live[key].log.read_text()))
+            self.assertTrue(until(lambda: self.has_met(key), PATIENCE), (key, self.live[key].log.read_text()))
         extra = [self.task(*key, name="twice") for key in doubles]
         for p in extra:
             self.assertEqual(p.wait(PATIENCE), 1, p.log.read_text())
             self.assertIn("runs already", p.log.read_text())
         for key in self.rnd.sample(todo, late):
-            before = len(self.lines(key))
             self.again(*key)
-            self.assertTrue(until(lambda: len(self.lines(key)) > before, PATIENCE), (key, self.live[key].log.read_text()))
+            self.assertTrue(until(lambda: self.has_met(key), PATIENCE), (key, self.live[key].log.read_text()))
         specs = {job: {self.lines(key)[-1] for key in todo if key[0] == job} for job in self.where}
         self.assertEqual({job: len(s) for job, s in specs.items()}, {job: 1 for job in self.where}, specs)
         addresses = {job: [a for v in json.loads(next(iter(s))).values() for a in v] for job, s in specs.items()}

@@ -186,6 +186,9 @@ PICKY = {
     "RaggedTensorToTensor": "Unknown string",
     "ResourceCountUpTo": "no shape/type information",
     "SpaceToBatchND": "block_shape must have rank 1",
+    **dict.fromkeys(["SparseTensorToCSRSparseMatrix", "DenseToCSRSparseMatrix"], "Expected a known rank"),
+    **dict.fromkeys(["CSRSparseMatrixComponents", "CSRSparseMatrixToDense", "CSRSparseMatrixToSparseTensor", "SparseMatrixMatMul", "SparseMatrixNNZ", "SparseMatrixSparseMatMul",
+                     "SparseMatrixTranspose"], "Unable to access shape and type info"),
 }
 
 

@@ -8,7 +8,11 @@
 #include "graph/graph_priv.h"
 #include "proto/pbw.h"
 
-#define MAX_ADDED (INT64_C(1) << 22) /* strings and nodes that one graph may get: few bytes can ask for many */
+/* What one graph may get, for few bytes can ask for much: "*" is a watch of every tensor, each op meets each URL, and all users of a tensor wait for all its ops. */
+#define MAX_NODES (INT64_C(1) << 22)
+#define MAX_EDGES (INT64_C(1) << 24)
+#define MAX_TEXT (UINT64_C(1) << 29) /* bytes in attrs */
+#define MAX_URLS 1024 /* folders that one step's dumps go to: each gets a file per device and step at least */
 
 /* ---- the message --------------------------------------------------------------------------------------------------------------- */
 
@@ -24,8 +28,8 @@ static trn_err parse_watch(trn_tensor_watch *w, trn_arena *a, const void *p, siz
     if (r.bad)
         return trn_errorf(TRN_INVALID_ARGUMENT, "DebugTensorWatch: %s", r.why);
     *w = (trn_tensor_watch){.node = ""};
-    w->ops = trn_arena_alloc(a, sizeof *w->ops * (size_t)(counts[W_OP] + 1));
-    w->urls = trn_arena_alloc(a, sizeof *w->urls * (size_t)(counts[W_URL] + 1));
+    w->ops = counts[W_OP] ? trn_arena_alloc(a, sizeof *w->ops * (size_t)counts[W_OP]) : NULL;
+    w->urls = counts[W_URL] ? trn_arena_alloc(a, sizeof *w->urls * (size_t)counts[W_URL]) : NULL;
     r = trn_pbr_init(p, n);
     while (trn_pbr_next(&r)) {
         bool bytes = r.type == TRN_PB_BYTES, var = r.type == TRN_PB_VARINT;
@@ -76,20 +80,27 @@ void trn_watches_key(trn_sb *out, const trn_watches *w)
     }
 }
 
-const char **trn_watches_urls(int *n, trn_arena *a, const trn_watches *w)
+trn_err trn_watches_urls(const char ***out, int *n, trn_arena *a, const trn_watches *w)
 {
-    int all = 0;
-    for (int i = 0; i < w->n; i++)
-        all += w->v[i].n_urls;
-    const char **urls = trn_arena_alloc(a, sizeof *urls * (size_t)(all + 1));
+    const char **urls = trn_arena_alloc(a, sizeof *urls * MAX_URLS);
     trn_map *seen = trn_map_new();
-    *n = 0;
-    for (int i = 0; i < w->n; i++)
-        for (int k = 0; k < w->v[i].n_urls; k++)
-            if (!trn_map_puts(seen, w->v[i].urls[k], seen))
-                urls[(*n)++] = w->v[i].urls[k];
+    trn_err err = TRN_OK;
+    int found = 0;
+    for (int i = 0; !err && i < w->n; i++)
+        for (int k = 0; !err && k < w->v[i].n_urls; k++) {
+            if (trn_map_puts(seen, w->v[i].urls[k], seen))
+                continue;
+            if (found == MAX_URLS)
+                err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "debug_options: the watches have more than %d URLs", MAX_URLS);
+            else
+                urls[found++] = w->v[i].urls[k];
+        }
     trn_map_free(seen, NULL);
-    return urls;
+    if (err)
+        return err;
+    *out = urls;
+    *n = found;
+    return TRN_OK;
 }
 
 /* ---- "Op(attr=value;attr=value)" ----------------------------------------------------------------------------------------------- */
@@ -189,7 +200,9 @@ typedef struct inserter {
     const trn_tensor_watch *rest; /* of "*"; NULL: none */
     int n0;             /* nodes before */
     int **first;        /* by node: NULL, or two ids for each slot: its first debug node and what comes behind its last */
-    int64_t added;
+    int64_t nodes; /* added */
+    uint64_t text;
+    int left_out; /* debug ops that do not take their tensor */
 } inserter;
 
 static trn_attr strings(inserter *in, const char *name, const char *const *v, int n)
@@ -297,11 +310,32 @@ static trn_err check_urls(const trn_tensor_watch *w, const char *tensor)
     return TRN_OK;
 }
 
+/* Lists of texts as they lie in attrs. */
+static uint64_t text_bytes(const char *const *v, int n)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += sizeof(trn_attr_val) + strlen(v[i]);
+    return sum;
+}
+
+/* The copy names each op with each URL, each op has all URLs. */
+static trn_err check_room(inserter *in, const trn_tensor_watch *w)
+{
+    in->nodes += 1 + w->n_ops;
+    bool fits = in->nodes <= MAX_NODES && w->n_urls <= MAX_NODES;
+    if (fits) {
+        uint64_t ops = text_bytes(w->ops, w->n_ops), urls = text_bytes(w->urls, w->n_urls); /* of one message, so no product overflows */
+        in->text += ops + ops * (uint64_t)w->n_urls + 2 * urls * (uint64_t)w->n_ops;
+        fits = in->text <= MAX_TEXT;
+    }
+    return fits ? TRN_OK : trn_errorf(TRN_RESOURCE_EXHAUSTED, "debug_options: there are too many debug ops and URLs for %d nodes", in->n0);
+}
+
 static trn_err watch_tensor(inserter *in, trn_gnode *src, int slot, const char *tensor, const trn_tensor_watch *w)
 {
+    TRN_TRY(check_room(in, w));
     TRN_TRY(check_urls(w, tensor));
-    if (w->n_ops > MAX_ADDED || w->n_urls > MAX_ADDED || (in->added += 1 + (int64_t)w->n_ops * (2 * w->n_urls + 1)) > MAX_ADDED)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "debug_options: there are too many debug ops and URLs for %d nodes", in->n0);
     trn_gnode *copy;
     trn_err err = add_copy(&copy, in, src, slot, w);
     if (err) {
@@ -318,8 +352,8 @@ static trn_err watch_tensor(inserter *in, trn_gnode *src, int slot, const char *
             trn_err_free(err);
             return why;
         }
-        if (err)
-            TRN_INFO("graph", "tfdbg's %s of %s is left out: %s", w->ops[i], tensor, trn_err_msg(err));
+        if (err && !in->left_out++) /* there may be one for every tensor: the first stands for all */
+            TRN_INFO("graph", "tfdbg's %.200s of %.200s is left out: %.400s", w->ops[i], tensor, trn_err_msg(err));
         trn_err_free(err);
     }
     int *range = in->first[src->id] + 2 * slot;
@@ -329,20 +363,22 @@ static trn_err watch_tensor(inserter *in, trn_gnode *src, int slot, const char *
 }
 
 /* Who uses a watched tensor waits for its debug ops. Not when it comes from Enter or NextIteration: they are in another iteration than what uses them. */
-static void let_users_wait(inserter *in)
+static trn_err let_users_wait(inserter *in)
 {
     trn_graph *g = in->g;
     trn_ctlset set = {0};
-    for (int id = 0; id < in->n0; id++) {
+    int64_t edges = 0;
+    for (int id = 0; edges <= MAX_EDGES && id < in->n0; id++) {
         trn_gnode *nd = g->node[id];
         int n = 0, cap = 0, *ids = NULL;
-        for (int k = 0; nd && k < nd->n.n_in; k++) {
+        for (int k = 0; nd && edges <= MAX_EDGES && k < nd->n.n_in; k++) {
             const trn_gnode *src = g->node[nd->in[k].node];
             const int *range = in->first[src->id];
             if (!range || !src->n.def || (src->n.def->row->flags & (TRN_OP_ENTER | TRN_OP_NEXT)))
                 continue;
             range += 2 * nd->in[k].slot;
-            for (int d = range[0]; d < range[1]; d++)
+            edges += range[1] - range[0];
+            for (int d = range[0]; edges <= MAX_EDGES && d < range[1]; d++)
                 TRN_PUSH(ids, n, cap, d);
         }
         if (n) {
@@ -353,6 +389,7 @@ static void let_users_wait(inserter *in)
         free(ids);
     }
     free(set.seen);
+    return edges <= MAX_EDGES ? TRN_OK : trn_errorf(TRN_RESOURCE_EXHAUSTED, "debug_options: too many nodes would wait for too many debug ops");
 }
 
 static void one_iteration_at_a_time(trn_graph *g)
@@ -375,9 +412,9 @@ static trn_err find_watches(inserter *in, const trn_watches *w)
             continue;
         bool all = strcmp(x->node, "*") == 0;
         if (all && x->slot != -1)
-            return trn_errorf(TRN_FAILED_PRECONDITION, "output_slot is expected to be -1 for wildcard node name (\"*\"), but got %d", x->slot);
+            return trn_errorf(TRN_FAILED_PRECONDITION, "debug_options: the watch of \"*\" has output_slot %d; all outputs, -1, is what it can have", x->slot);
         if (!all && x->slot < 0)
-            return trn_errorf(TRN_FAILED_PRECONDITION, "A negative output_slot in DebugTensorWatch is valid only for the wildcard node name (\"*\"), but got node name %s", x->node);
+            return trn_errorf(TRN_FAILED_PRECONDITION, "debug_options: node %s has no output %d to watch; only \"*\" may be without a number", x->node, x->slot);
         n_ops += all ? x->n_ops : 0;
         n_urls += all ? x->n_urls : 0;
         if (!all)
@@ -416,8 +453,9 @@ static trn_err insert(inserter *in, const trn_watches *w)
                 return err;
         }
     }
-    let_users_wait(in);
-    return TRN_OK;
+    if (in->left_out > 1)
+        TRN_INFO("graph", "tfdbg's watches: %d debug ops in all are left out", in->left_out);
+    return let_users_wait(in);
 }
 
 trn_err trn_graph_watch(trn_graph *g, const trn_watches *w, const char *device)

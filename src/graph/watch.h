@@ -28,9 +28,10 @@ typedef struct trn_watches {
 trn_err trn_watches_parse(trn_watches *out, trn_arena *a, const void *p, size_t n) TRN_MUST_USE;
 /* What decides which graph a step runs: not the global step. */
 void trn_watches_key(trn_sb *out, const trn_watches *w);
-/* Each URL once, in `a`. */
-const char **trn_watches_urls(int *n, trn_arena *a, const trn_watches *w);
-/* Adds the copies and debug ops to one task's part of a step; loops go one iteration after the other. `device` is that of nodes that have none. */
+/* Each URL once, in `a`. RESOURCE_EXHAUSTED when they are too many to be folders of dumps. */
+trn_err trn_watches_urls(const char ***out, int *n, trn_arena *a, const trn_watches *w) TRN_MUST_USE;
+/* Adds the copies and debug ops to one task's part of a step; loops go one iteration after the other. `device` is that of nodes that have none. RESOURCE_EXHAUSTED
+ * when so many ops, URLs or users of a tensor meet that the graph would become far larger than it was. */
 trn_err trn_graph_watch(trn_graph *g, const trn_watches *w, const char *device) TRN_MUST_USE;
 
 #endif

@@ -112,10 +112,26 @@ static void run_now(run_job *j, int64_t run)
     trn_mstep_run(b, &o, run_over, j);
 }
 
+static trn_err write_text(const trn_exec_env *env, const char *root, int64_t index, const trn_sb *text)
+{
+    if (!root) /* no file:// URL */
+        return TRN_OK;
+    trn_sb head = {0};
+    uint64_t now = trn_dump_now();
+    char *path = trn_xasprintf("%s/_tfdbg_core_metadata_sessionrun%014" PRId64, root, index);
+    trn_dump_text_head(&head, now, text->n);
+    trn_err err = trn_exec_check_path(env, path);
+    if (!err)
+        err = trn_dump_write(path, now, &head, text);
+    trn_sb_fini(&head);
+    free(path);
+    return err;
+}
+
 /* [disk] */
 static trn_err write_metadata(const run_job *j, const watched *d)
 {
-    trn_sb text = {0}, head = {0};
+    trn_sb text = {0};
     trn_json o = {.out = &text};
     trn_json_open(&o, NULL, '{');
     trn_json_int(&o, "global_step", d->watches.global_step);
@@ -125,21 +141,11 @@ static trn_err write_metadata(const run_job *j, const watched *d)
     trn_json_raw(&o, "output_names", d->names[1].p, d->names[1].n);
     trn_json_raw(&o, "target_nodes", d->names[2].p, d->names[2].n);
     trn_json_close(&o);
-    int n;
-    const char **urls = trn_watches_urls(&n, d->arena, &d->watches);
-    uint64_t now = trn_dump_now();
-    trn_dump_text_head(&head, now, text.n);
-    trn_err err = TRN_OK;
-    for (int i = 0; !err && i < n; i++) {
-        const char *root = trn_dump_root(urls[i]);
-        char *path = root ? trn_xasprintf("%s/_tfdbg_core_metadata_sessionrun%014" PRId64, root, d->index) : NULL;
-        if (path)
-            err = trn_exec_check_path(j->s->m->w->env, path);
-        if (path && !err)
-            err = trn_dump_write(path, now, &head, &text);
-        free(path);
-    }
-    trn_sb_fini(&head);
+    int n = 0;
+    const char **urls;
+    trn_err err = trn_watches_urls(&urls, &n, d->arena, &d->watches);
+    for (int i = 0; !err && i < n; i++)
+        err = write_text(j->s->m->w->env, trn_dump_root(urls[i]), d->index, &text);
     trn_sb_fini(&text);
     return err ? trn_err_wrap(err, "debug_options: what the step is about") : TRN_OK;
 }

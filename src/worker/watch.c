@@ -60,9 +60,9 @@ static trn_err write_drawing(const watch_job *j, const drawing *d, const char *r
 static void write_drawings(void *arg)
 {
     watch_job *j = arg;
-    int n;
-    const char **urls = trn_watches_urls(&n, j->arena, &j->watches);
-    trn_err err = TRN_OK;
+    int n = 0;
+    const char **urls;
+    trn_err err = trn_watches_urls(&urls, &n, j->arena, &j->watches);
     if (j->watches.reset_disk)
         trn_dump_reset();
     for (int i = 0; i < n; i++)
@@ -71,13 +71,19 @@ static void write_drawings(void *arg)
     job_end(j, err);
 }
 
-static void draw(watch_job *j, const trn_graph *g, const char *device)
+/* Each round goes through what is left: no more devices than the task may have. */
+static trn_err draw(watch_job *j, const trn_graph *g, const char *device, int max_devices)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__GraphDef *gd = trn_graph_export(a, g);
     Tensorflow__NodeDef **left = gd->node;
+    trn_err err = TRN_OK;
     for (size_t n_left = gd->n_node, n = 0; n_left; left += n, n_left -= n) {
         const char *first = *left[0]->device ? left[0]->device : device;
+        if (j->n == max_devices) {
+            err = trn_errorf(TRN_INVALID_ARGUMENT, "debug_options: the part of the step has nodes on more than %d devices, the last on %s", max_devices, first);
+            break;
+        }
         n = 0;
         for (size_t i = 0; i < n_left; i++) {
             Tensorflow__NodeDef *nd = left[i];
@@ -93,6 +99,7 @@ static void draw(watch_job *j, const trn_graph *g, const char *device)
         TRN_PUSH(j->v, j->n, j->cap, d);
     }
     trn_arena_free(a);
+    return err;
 }
 
 void trn_worker_watch(trn_worker *w, trn_graph *g, const uint8_t *debug, size_t n, void (*done)(void *arg, trn_err err), void *arg)
@@ -109,12 +116,11 @@ void trn_worker_watch(trn_worker *w, trn_graph *g, const uint8_t *debug, size_t 
         err = trn_graph_watch(g, &j->watches, w->dev[0].name);
     if (!err && atomic_load(&w->stopped))
         err = trn_errorf(TRN_UNAVAILABLE, "the task is stopping");
-    if (err || !j->watches.n) {
+    if (!err && j->watches.n)
+        err = draw(j, g, w->dev[0].name, w->n_dev + 16); /* some masters have their own ways to write a device */
+    if (err || !j->watches.n)
         job_end(j, err);
-        return;
-    }
-    draw(j, g, w->dev[0].name);
-    if (w->env->disk)
+    else if (w->env->disk)
         trn_pool_submit(w->env->disk, write_drawings, j);
     else
         write_drawings(j);

@@ -45,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!err) {
         trn_sb key = {0};
         int n;
-        (void)trn_watches_urls(&n, a, &w);
+        const char **urls;
+        trn_err_free(trn_watches_urls(&urls, &n, a, &w));
         trn_watches_key(&key, &w);
         trn_sb_fini(&key);
         trn_graph *g = example();

@@ -195,3 +195,14 @@ def test_worker_service(shared, stubs):
         with pytest.raises(grpc.RpcError) as e:
             stubs("RecvTensor", message("RecvTensorRequest")(step_id=5, rendezvous_key=key), "WorkerService")
         assert e.value.code() not in (CODES.UNAVAILABLE, CODES.DEADLINE_EXCEEDED)
+
+
+@pytest.mark.asan
+def test_watched_nodes_on_many_devices(shared, stubs, tmp_path):
+    """Each device gets a folder, so what it may be is not up to the sender."""
+    graph = text_format.Parse("".join(const(f"c{i}", more=f"device: '/job:x/task:{i}'") for i in range(1000)), tf.GraphDef())
+    request = message("RegisterGraphRequest")(session_handle="", graph_def=graph)
+    request.debug_options.debug_tensor_watch_opts.add(node_name="c1", output_slot=0, debug_ops=["DebugIdentity"], debug_urls=[f"file://{tmp_path}/d"])
+    with pytest.raises(grpc.RpcError) as e:
+        stubs("RegisterGraph", request, "WorkerService")
+    assert e.value.code() == CODES.INVALID_ARGUMENT and "devices" in e.value.details() and not (tmp_path / "d").exists()

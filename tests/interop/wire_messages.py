@@ -1,7 +1,7 @@
 """The requests and responses of MasterService and WorkerService that tests send by hand: TensorFlow's package has the messages inside them, but not these."""
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorflow.core.framework import graph_pb2, tensor_pb2  # noqa: F401
-from tensorflow.core.protobuf import config_pb2, named_tensor_pb2  # noqa: F401
+from tensorflow.core.protobuf import config_pb2, debug_pb2, named_tensor_pb2  # noqa: F401
 
 # message: {field: (number, type)}; "*" repeats
 MESSAGES = {
@@ -13,7 +13,7 @@ MESSAGES = {
     "RunStepResponse": {"tensor": (1, "*NamedTensorProto")},
     "CloseSessionRequest": {"session_handle": (1, "string")},
     "CloseSessionResponse": {},
-    "RegisterGraphRequest": {"session_handle": (1, "string"), "graph_def": (2, "GraphDef")},
+    "RegisterGraphRequest": {"session_handle": (1, "string"), "graph_def": (2, "GraphDef"), "debug_options": (5, "DebugOptions")},
     "RegisterGraphResponse": {"graph_handle": (1, "string")},
     "DeregisterGraphRequest": {"graph_handle": (1, "string")},
     "DeregisterGraphResponse": {},
@@ -26,7 +26,7 @@ MESSAGES = {
 
 def _file():
     f = descriptor_pb2.FileDescriptorProto(name="trainera_test_messages.proto", package="trainera_test", syntax="proto3")
-    f.dependency.extend(m.DESCRIPTOR.name for m in (graph_pb2, tensor_pb2, config_pb2, named_tensor_pb2))
+    f.dependency.extend(m.DESCRIPTOR.name for m in (graph_pb2, tensor_pb2, config_pb2, debug_pb2, named_tensor_pb2))
     for name, fields in MESSAGES.items():
         m = f.message_type.add(name=name)
         for field, (number, kind) in fields.items():

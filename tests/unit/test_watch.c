@@ -120,8 +120,8 @@ static void refused(void **state)
         trn_code code;
         const char *why;
     } cases[] = {
-        {WATCH("*", 0, false, "DebugIdentity", "file:///d"), TRN_FAILED_PRECONDITION, "wildcard"},
-        {WATCH("a", -2, false, "DebugIdentity", "file:///d"), TRN_FAILED_PRECONDITION, "node name a"},
+        {WATCH("*", 0, false, "DebugIdentity", "file:///d"), TRN_FAILED_PRECONDITION, "\"*\" has output_slot 0"},
+        {WATCH("a", -2, false, "DebugIdentity", "file:///d"), TRN_FAILED_PRECONDITION, "node a has no output -2"},
         {WATCH("a", 0, true, "DebugIdentity", "grpc://h:1"), TRN_UNIMPLEMENTED, "a:0"},
         {WATCH("a", 0, false, "NoSuchOp", "file:///d"), TRN_FAILED_PRECONDITION, "NoSuchOp"},
         {WATCH("a", 0, false, "Identity", "file:///d"), TRN_FAILED_PRECONDITION, "no debug op Identity"},
@@ -148,6 +148,73 @@ static void refused(void **state)
     trn_graph_free(g);
 }
 
+static trn_tensor_watch many(trn_arena *a, const char *node, int slot, const char *op, int n_ops, const char *url, int n_urls)
+{
+    trn_tensor_watch w = {.node = node, .slot = slot, .n_ops = n_ops, .n_urls = n_urls};
+    w.ops = trn_arena_alloc(a, sizeof *w.ops * (size_t)n_ops);
+    w.urls = trn_arena_alloc(a, sizeof *w.urls * (size_t)n_urls);
+    for (int i = 0; i < n_ops; i++)
+        w.ops[i] = op;
+    for (int i = 0; i < n_urls; i++)
+        w.urls[i] = url;
+    return w;
+}
+
+static void too_many(trn_graph *g, trn_tensor_watch *v, int n)
+{
+    trn_err err = watch(g, v, n);
+    assert_int_equal(trn_err_code(err), TRN_RESOURCE_EXHAUSTED);
+    trn_err_free(err);
+    trn_graph_free(g);
+}
+
+/* Messages of a megabyte that would otherwise ask for gigabytes. */
+static void small_message_large_graph(void **state)
+{
+    trn_arena *a = trn_arena_new();
+    char *name = trn_arena_alloc(a, 1 << 20), *url = trn_arena_alloc(a, 1 << 20);
+    memset(name, 'x', (1 << 20) - 1);
+    memset(url, 'd', (1 << 20) - 1);
+    memcpy(url, "file://", 7);
+    /* A long name, or many names, for each of many folders; a long folder for each of many ops. */
+    trn_tensor_watch w[] = {many(a, "a", 0, name, 1, "file:///d", 100000)};
+    w[0].tolerate = true;
+    too_many(example(), w, 1);
+    w[0] = many(a, "a", 0, "DebugIdentity", 10000, "file:///d", 10000);
+    too_many(example(), w, 1);
+    w[0] = many(a, "a", 0, "DebugIdentity", 1000, url, 1);
+    too_many(example(), w, 1);
+    w[0] = many(a, "a", 0, "DebugIdentity", 5000000, "file:///d", 1);
+    too_many(example(), w, 1);
+    /* Many users of one tensor, each of which waits for all that watch it. */
+    trn_graph *g = example();
+    const trn_attr f32 = trn_attr__type("T", TRN_FLOAT);
+    trn_edge from = {get(g, "a")->id, 0};
+    for (int i = 0; i < 5000; i++) {
+        char *user = trn_xasprintf("user%d", i);
+        (void)NODE(g, "Neg", user, PS, 1, &from, f32);
+        free(user);
+    }
+    w[0] = many(a, "a", 0, "DebugIdentity", 5000, "file:///d", 1);
+    too_many(g, w, 1);
+    /* More folders than anybody reads. */
+    const char *urls[2000];
+    for (int i = 0; i < 2000; i++)
+        urls[i] = trn_arena_printf(a, "file:///d%d", i);
+    trn_watches p = {.n = 1, .v = w};
+    w[0].urls = urls;
+    w[0].n_urls = 1000;
+    const char **found;
+    int n;
+    ok(trn_watches_urls(&found, &n, a, &p));
+    assert_int_equal(n, 1000);
+    w[0].n_urls = 2000;
+    trn_err err = trn_watches_urls(&found, &n, a, &p);
+    assert_int_equal(trn_err_code(err), TRN_RESOURCE_EXHAUSTED);
+    trn_err_free(err);
+    trn_arena_free(a);
+}
+
 static void message(void **state)
 {
     trn_arena *a = trn_arena_new();
@@ -169,7 +236,9 @@ static void message(void **state)
     assert_int_equal(p.v[1].n_urls, 2);
     assert_true(p.v[1].tolerate && p.reset_disk && p.global_step == 7);
     int n;
-    assert_string_equal(trn_watches_urls(&n, a, &p)[1], "file:///b");
+    const char **urls;
+    ok(trn_watches_urls(&urls, &n, a, &p));
+    assert_string_equal(urls[1], "file:///b");
     assert_int_equal(n, 2);
     trn_watches_key(&key, &p);
     p.global_step = 8;
@@ -254,6 +323,6 @@ static void limit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(places), cmocka_unit_test(nothing), cmocka_unit_test(refused), cmocka_unit_test(message), cmocka_unit_test(dump_files), cmocka_unit_test(limit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(places), cmocka_unit_test(nothing), cmocka_unit_test(refused), cmocka_unit_test(small_message_large_graph), cmocka_unit_test(message), cmocka_unit_test(dump_files), cmocka_unit_test(limit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

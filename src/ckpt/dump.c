@@ -63,6 +63,7 @@ static trn_err open_new(int *fd, char **path, const char *base, uint64_t time)
 
 trn_err trn_dump_write(const char *base, uint64_t time, const trn_sb *head, const trn_sb *rest)
 {
+    base = trn_local_path(base); /* what --allow-path was asked about */
     char *dir = trn_path_dir(base), *path = NULL;
     int fd = -1;
     trn_err err = trn_path_mkdirs(dir);
@@ -108,11 +109,22 @@ void trn_dump_text_head(trn_sb *out, uint64_t time, size_t n)
     trn_pbw_head(out, LOG_TEXT, n);
 }
 
-/* Device and node names are plain text without anything that JSON would want escaped: the graph's import has seen to that. */
+/* A client's own debug op says what it likes to be its device. */
+static void put_json_text(trn_sb *out, const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        if (*p < 0x20 || *p == '"' || *p == '\\')
+            trn_sb_addf(out, "\\u%04x", *p);
+        else
+            trn_sb_add(out, p, 1);
+}
+
 static void put_metadata(trn_sb *out, const trn_dump_name *name)
 {
     trn_sb json = {0}, plugin = {0};
-    trn_sb_addf(&json, "{\"device\":\"%s\",\"outputSlot\":%d,\"numChunks\":1,\"chunkIndex\":0}", name->device, name->slot);
+    trn_sb_adds(&json, "{\"device\":\"");
+    put_json_text(&json, name->device);
+    trn_sb_addf(&json, "\",\"outputSlot\":%d,\"numChunks\":1,\"chunkIndex\":0}", name->slot);
     trn_pbw_str(&plugin, PLUGIN_NAME, "debugger");
     trn_pbw_bytes(&plugin, PLUGIN_CONTENT, json.p, json.n);
     trn_pbw_head(out, VALUE_METADATA, trn_pbw_bytes_size(METADATA_PLUGIN, plugin.n));

@@ -178,14 +178,17 @@ static char *base_path(const trn_kctx *k, const watch *w, const char *root)
     return path;
 }
 
-static trn_err dump_to(trn_kctx *k, const watch *w, const char *root, const trn_tensor *t, const trn_sb *bytes, uint64_t now)
+static trn_err dump_to(trn_kctx *k, const watch *w, const char *root, const trn_tensor *t, const trn_sb *bytes)
 {
+    uint64_t now = trn_dump_now(); /* each file's own: if many URLs lead to one folder, none has to try the names of all before it */
     uint64_t size = is_nothing(t) ? 0 : trn_tensor_total_bytes(t);
-    if (!trn_dump_take(size))
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "tfdbg may write no more than %" PRIu64 " bytes to this task's disk (TFDBG_DISK_BYTES_LIMIT in its environment), and %s:%d has %" PRIu64 " more",
-                          trn_dump_limit(), w->name.node, w->name.slot, size);
     char *path = base_path(k, w, root);
     trn_err err = trn_k_check_path(k, path);
+    if (!err && !trn_dump_take(size)) {
+        free(path);
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "tfdbg may write no more than %" PRIu64 " bytes to this task's disk (TFDBG_DISK_BYTES_LIMIT in its environment), and %s:%d has %" PRIu64 " more",
+                          trn_dump_limit(), w->name.node, w->name.slot, size);
+    }
     if (!err) {
         trn_sb head = {0};
         trn_dump_tensor_head(&head, now, &w->name, bytes->n);
@@ -204,14 +207,16 @@ static trn_err dump_to(trn_kctx *k, const watch *w, const char *root, const trn_
 static trn_err publish(trn_kctx *k, const watch *w, const trn_tensor *t, trn_dtype dtype)
 {
     trn_sb bytes = {0};
-    uint64_t now = trn_dump_now();
     trn_err err = TRN_OK;
     if (w->urls->n)
         err = tensor_bytes(&bytes, k, t, dtype);
     for (int i = 0; !err && i < w->urls->n; i++) {
+        trn_cancel *cancel = trn_k_cancel(k);
+        if (i && cancel && (err = trn_cancel_why(cancel))) /* the list may be long */
+            break;
         const char *url = w->urls->list[i].s.p, *root = trn_dump_root(url);
         if (root)
-            err = dump_to(k, w, root, t, &bytes, now);
+            err = dump_to(k, w, root, t, &bytes);
         else if (trn_dump_is_grpc(url))
             err = trn_errorf(TRN_UNIMPLEMENTED, "watch %s:%d:%s goes to %s: Trainera dumps to file:// URLs only", w->name.node, w->name.slot, w->name.op, url);
         else

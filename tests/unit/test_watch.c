@@ -259,13 +259,14 @@ static void dump_files(void **state)
 {
     char dir[] = "/tmp/trn_watchXXXXXX";
     assert_non_null(mkdtemp(dir));
-    char *base = trn_xasprintf("%s/deep/er/n_0_DebugIdentity", dir);
+    char *base = trn_xasprintf("%s/deep/er/n_0_DebugIdentity", dir), *uri = trn_xasprintf("file://%s", base);
     trn_sb head = {0}, rest = {0};
     trn_dump_name name = {"deep/er/n", "DebugIdentity", PS, 0};
     trn_sb_adds(&rest, "xyz");
     trn_dump_tensor_head(&head, 5, &name, rest.n);
     ok(trn_dump_write(base, 5, &head, &rest));
-    ok(trn_dump_write(base, 5, &head, &rest));
+    ok(trn_dump_write(uri, 5, &head, &rest)); /* of the URL file://file:///tmp/… */
+    free(uri);
     char **found;
     int n;
     char *pattern = trn_xasprintf("%s/deep/er/*", dir);
@@ -281,6 +282,12 @@ static void dump_files(void **state)
     trn_err err = trn_dump_write("/proc/none/x", 5, &head, &rest);
     assert_non_null(err);
     trn_err_free(err);
+    trn_sb odd = {0};
+    name.device = "a\"b\\c\n";
+    trn_dump_tensor_head(&odd, 5, &name, rest.n);
+    static const char json[] = "{\"device\":\"a\\u0022b\\u005cc\\u000a\",\"outputSlot\":0,";
+    assert_non_null(memmem(odd.p, odd.n, json, sizeof json - 1));
+    trn_sb_fini(&odd);
     trn_pbr r = trn_pbr_init(head.p, head.n);
     assert_true(trn_pbr_next(&r) && r.field == 1); /* the summary behind it ends in what comes next */
     trn_sb path = {0};

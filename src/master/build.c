@@ -42,6 +42,8 @@ static void ignore_reply(void *arg, trn_err err, const trn_msg *msg) { trn_err_f
 static void forget_parts(const built_graph *b)
 {
     for (int i = 0; i < b->n_parts; i++) {
+        if (!b->parts[i].handle[0]) /* was refused */
+            continue;
         trn_sb s = {0};
         trn_out_msg m = {0};
         trn_pbw_str(&s, 1, b->parts[i].handle);
@@ -184,10 +186,12 @@ static void build_finish(build_job *j)
     slot *sl = trn_map_gets(s->built, j->b->key);
     waiter *w = sl->waiters;
     sl->waiters = NULL;
-    if (err)
+    if (err) {
         trn_map_dels(s->built, j->b->key); /* the next try may go better: a task may be back */
-    else
+        j->b->forgotten = true; /* the other tasks' parts may have been registered */
+    } else {
         sl->b = trn_built_ref(j->b);
+    }
     slot *old = !err && j->debug ? note_watched(s, j->b->key) : NULL;
     trn_unlock(&s->mu);
     if (old)

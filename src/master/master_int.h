@@ -92,7 +92,7 @@ typedef struct built_graph {
     int n_parts;
     int n_feeds, n_fetches;
     bool partial;
-    bool forgotten; /* no more in session->built, and its parts are to be forgotten when the last step has ended */
+    bool forgotten; /* not, or no more, in session->built, and its parts are to be forgotten when the last step has ended */
     _Atomic int64_t runs;
     trn_graph *pruned;       /* partial runs: who needs which feed */
     char **feed_keys, **fetch_keys; /* partial runs: rendezvous keys */

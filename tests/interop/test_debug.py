@@ -10,6 +10,7 @@ from tensorflow.python.debug.lib import debug_data, debug_utils
 from tensorflow.python.debug.wrappers import dumping_wrapper, framework, hooks
 
 from conftest import tensorflow_1
+from test_endurance import metrics
 
 pytestmark = pytest.mark.skipif(tensorflow_1(), reason="its reader of dumps is another one")
 PS, WORKER = "/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0"
@@ -254,6 +255,12 @@ def test_refused(cluster, tmp_path):
                           ("DebugNumericSummary(lower_bound)", "the attrs of the debug op"), ("DebugNumericSummary(lower_bound=1;lower_bound=2)", "has two values")):
             with pytest.raises(tf.errors.FailedPreconditionError, match=why):
                 s.run(parts[0], options=options(ok, ("b", 0), ops=(text,)))
+        with pytest.raises(tf.errors.PermissionDeniedError, match="allow-path"): # what the system is told to open, too
+            s.run(parts[0], options=options(f"file://file://{tmp_path}/secret", ("b", 0)))
+        for own in (dict(device_name=PS, tensor_name="../../../secret/x:0"), dict(device_name="../../secret", tensor_name="../../x:0")):
+            own = tf.raw_ops.DebugIdentity(input=parts[0], debug_urls=[f"{ok}/new"], **own)
+            with pytest.raises(tf.errors.PermissionDeniedError, match="allow-path"):
+                s.run(own)
         assert not os.path.exists(tmp_path / "secret")
         assert s.run(words, options=options(ok, ("words", 0), ops=("DebugIdentity", "DebugNanCount"), tolerate_debug_op_creation_failures=True)) == [b"x"]
         assert [f.rsplit("_", 1)[0] for f in files(f"{tmp_path}/ok") if "Debug" in f] == ["words_0_DebugIdentity"]
@@ -320,6 +327,43 @@ def test_callable_and_metadata(cluster, tmp_path):
     assert len(dump.get_tensors("b", 0, "DebugIdentity")) == 3
     assert {"__copy_b_0", "__dbg_b:0_0_DebugIdentity"} <= {n.name for g in m.partition_graphs for n in g.node}
     assert [x.executor_step_index for x in sorted(dump.core_metadata, key=lambda x: x.session_run_index)] == [0, 1, 0]
+
+
+def test_graphs_are_forgotten(cluster, tmp_path):
+    """A debugger's steps have new folders, and so other graphs, each time: tasks keep the last few of them, and none of steps that came to nothing."""
+    c, parts = cluster(), small()
+    with tf.device("/job:worker/task:0"):
+        mine = tf.negative(parts[0], name="mine")
+    ps = next(t for t in c.tasks if t.job == "ps")
+
+    def settles(most):
+        end = time.monotonic() + 10
+        while metrics(ps.address)["registered_graphs"] > most: # nobody waits for goodbyes
+            assert time.monotonic() < end, metrics(ps.address)["registered_graphs"]
+            time.sleep(0.1)
+
+    with session(c) as s:
+        assert s.run(mine) == [-2]
+        for i in range(5):
+            with pytest.raises(tf.errors.FailedPreconditionError, match="no debug op Neg"):
+                s.run(mine, options=options(f"file://{tmp_path}/bad", ("mine", 0), ops=("Neg",)))
+        settles(1)
+        for i in range(20):
+            assert s.run(mine, options=options(f"file://{tmp_path}/{i}", ("b", 0), ("mine", 0))) == [-2]
+        settles(1 + 8)
+        assert s.run(mine) == [-2]
+    assert len([f for f in files(tmp_path) if f.startswith("mine_0_DebugIdentity")]) == 20
+
+
+def test_one_folder_many_times(cluster, tmp_path):
+    """Each file finds its name at once, however many URLs lead to the same folder."""
+    c = cluster()
+    with tf.device("/job:ps/task:0"):
+        many = tf.raw_ops.DebugIdentity(input=tf.constant(1.0), device_name=PS, tensor_name="x:0", debug_urls=[f"file://{tmp_path}/d"] * 200)
+    with session(c) as s:
+        s.run(many)
+    found = files(f"{tmp_path}/d")
+    assert len(found) == 200 and not any("-" in f for f in found)
 
 
 def test_graphs_that_hold_the_ops(cluster, tmp_path):

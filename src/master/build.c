@@ -257,25 +257,31 @@ static trn_err register_remote(build_job *j, const trn_part *p)
     return TRN_OK;
 }
 
-/* With the debug ops that the task will add. */
-static trn_err keep_partition_graph(build_job *j, const trn_graph *part)
+static void keep_partition_graph(build_job *j, const trn_graph *g)
 {
-    trn_watches w = {0};
-    trn_graph *g = trn_graph_copy(part, NULL);
-    trn_err err = trn_watches_parse(&w, j->arena, j->debug, j->debug_n);
-    if (!err)
-        err = trn_graph_watch(g, &w, "");
-    if (err) {
-        trn_graph_free(g);
-        return err;
-    }
     Tensorflow__GraphDef *gd = trn_graph_export(j->arena, g);
     trn_sb bytes = {0};
     trn_pb_pack(&bytes, &gd->base);
     trn_pbw_bytes(&j->b->partition_graphs, 3, bytes.p, bytes.n);
     trn_sb_fini(&bytes);
+}
+
+/* With the debug ops that the task will add. */
+static trn_err keep_watched_graph(build_job *j, const trn_graph *part)
+{
+    if (!j->debug) {
+        keep_partition_graph(j, part);
+        return TRN_OK;
+    }
+    trn_watches w;
+    trn_graph *g = trn_graph_copy(part, NULL);
+    trn_err err = trn_watches_parse(&w, j->arena, j->debug, j->debug_n);
+    if (!err)
+        err = trn_graph_watch(g, &w, "");
+    if (!err)
+        keep_partition_graph(j, g);
     trn_graph_free(g);
-    return TRN_OK;
+    return err;
 }
 
 typedef struct own_part {
@@ -303,7 +309,7 @@ static void build_run(void *arg)
     if (!err)
         j->b->parts = trn_xalloc(sizeof *j->b->parts * (size_t)(n + 1));
     for (int i = 0; !err && i < n; i++) {
-        if (j->partition_graphs && (err = keep_partition_graph(j, parts[i].graph)))
+        if (j->partition_graphs && (err = keep_watched_graph(j, parts[i].graph)))
             break;
         if (strcmp(parts[i].task, j->s->self)) {
             err = register_remote(j, &parts[i]);

@@ -58,7 +58,7 @@ typedef struct trn_msession {
     int64_t placed_version; /* graph version that has been placed in full */
     trn_map *built;         /* signature → built_graph */
     const char *watched[TRN_MAX_WATCHED]; /* signatures in `built` with watches, a ring: each step of a debugger has dump folders of its own, so another one */
-    int next_watched;
+    unsigned next_watched;
     trn_map *partials;      /* handle → partial */
     trn_map *callables;     /* id → callable */
     int64_t next_callable;

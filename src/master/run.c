@@ -181,10 +181,14 @@ static void run_built(void *arg, trn_err err, built_graph *b)
     j->watched->run = run - 1;
     j->watched->index = atomic_fetch_add(&j->s->watched_steps, 1);
     trn_worker_busy_add(w, 1);
-    if (atomic_load(&w->stopped) || !w->env->disk)
+    if (atomic_load(&w->stopped)) {
+        run_over(j, trn_errorf(TRN_UNAVAILABLE, "the task is stopping"));
+        trn_worker_busy_add(w, -1);
+    } else if (!w->env->disk) {
         run_watched(j);
-    else
+    } else {
         trn_pool_submit(w->env->disk, run_watched, j);
+    }
 }
 
 static trn_err check_names(const trn_step_req *q)
@@ -332,7 +336,8 @@ void trn_master_run_callable(trn_master *m, const char *session, int64_t handle,
         q.targets = trn_dup_names(a, c->q.targets, (size_t)q.n_targets);
         q.join_from = trn_dup_names(a, c->q.join_from, (size_t)q.n_joins);
         q.join_to = trn_dup_names(a, c->q.join_to, (size_t)q.n_joins);
-        q.debug = trn_arena_dup(a, c->q.debug, q.debug_n);
+        if (q.debug_n)
+            q.debug = trn_arena_dup(a, c->q.debug, q.debug_n);
         q.session = session;
         q.feeds = feeds;
         q.feeds_stay = true; /* they came in a message */

@@ -1,5 +1,6 @@
 /* How many threads passes over memory take, on machines with one core's and with many cores' worth of memory. */
 #include <setjmp.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -118,8 +119,72 @@ static void covers(void **state)
         assert_int_equal(pass.seen[i], i < GRAIN);
 }
 
+/* ---- many at once ---- */
+
+typedef struct half {
+    void (*fn)(void *, int64_t, int64_t);
+    void *arg;
+    int64_t begin, end;
+} half;
+
+static void *run_half(void *h_)
+{
+    half *h = h_;
+    h->fn(h->arg, h->begin, h->end);
+    return NULL;
+}
+
+/* The second half on a thread of its own. */
+static void for_two(const trn_kctx *k, int64_t n, int64_t grain, void (*fn)(void *, int64_t, int64_t), void *arg)
+{
+    (void)k;
+    int64_t middle = grain < n ? n / 2 : n;
+    half second = {fn, arg, middle, n};
+    pthread_t t;
+    bool two = pthread_create(&t, NULL, run_half, &second) == 0;
+    fn(arg, 0, middle);
+    if (two)
+        pthread_join(t, NULL);
+    else
+        run_half(&second);
+}
+
+static void add_up(void *sum, int64_t begin, int64_t end) { atomic_fetch_add((_Atomic int64_t *)sum, end - begin); }
+
+static void *passes(void *s)
+{
+    static const trn_step_api api = {.parallel_for = for_two, .threads = threads};
+    trn_step step = {.api = &api};
+    trn_kctx k = {.step = &step};
+    for (int i = 0; i < 50; i++) {
+        _Atomic int64_t sum = 0;
+        trn_k_for_streams(s, &k, (size_t)N * 16, N, GRAIN, add_up, &sum);
+        if (sum != N)
+            return s;
+    }
+    return NULL;
+}
+
+/* Variables of one size that are updated at the same time learn together. */
+static void crowd(void **state)
+{
+    (void)state;
+    trn_streams s;
+    memset(&s, 0, sizeof s);
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, passes, &s), 0);
+    for (int i = 0; i < 4; i++) {
+        void *wrong;
+        pthread_join(t[i], &wrong);
+        assert_null(wrong);
+    }
+    assert_int_equal(s.passes, 200);
+    assert_in_range(s.below, 0, 3);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(settles), cmocka_unit_test(follows), cmocka_unit_test(covers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(settles), cmocka_unit_test(follows), cmocka_unit_test(covers), cmocka_unit_test(crowd)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

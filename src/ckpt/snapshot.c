@@ -222,6 +222,8 @@ trn_err trn_snapshot_run_finish(trn_snapshot_run *r, int64_t elements)
     }
     trn_map_free(r->shard, NULL);
     r->shard = NULL;
+    if (!err) /* a power cut must not leave metadata that say it is whole, and no shards */
+        err = trn_path_sync(r->run);
     if (!err)
         err = write_meta(r, elements, true);
     trn_snapshot_run_drop(r);

@@ -551,6 +551,22 @@ static int read_run(const char *top, trn_compression c)
     return elements;
 }
 
+/* The folder's entries come first, then the metadata that say that all is there. */
+static void entries_before_metadata(const char *top, trn_tensor *const *t, const trn_dtype *types)
+{
+    trn_snapshot_run *r;
+    trn_snapshot_meta m;
+    bool found;
+    ok(trn_snapshot_run_open(&r, top, "", TRN_PLAIN, types, 2));
+    ok(trn_snapshot_run_add(r, 0, t, 2));
+    trn_faults_set("ckpt.fsync_dir:2"); /* the first is the shard's, for its file */
+    fails(trn_snapshot_run_finish(r, 1), TRN_DATA_LOSS, "fsync of ");
+    trn_faults_set(NULL);
+    ok(trn_snapshot_meta_read(&m, &found, top));
+    assert_true(found && !m.finished);
+    trn_snapshot_meta_fini(&m);
+}
+
 static void snapshots(void **state)
 {
     (void)state;
@@ -590,6 +606,7 @@ static void snapshots(void **state)
     assert_true(err);
     trn_err_free(err);
     trn_faults_set(NULL);
+    entries_before_metadata(top, t, types);
     trn_tensor_unref(t[0]);
     trn_tensor_unref(t[1]);
     char *sh = trn_xasprintf("rm -r '%s'", top);

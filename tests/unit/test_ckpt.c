@@ -515,6 +515,10 @@ static void snappy(void **state)
     fails(trn_snappy_uncompress(out, 4, "\x04\x10" "abcde", 7), TRN_DATA_LOSS, "a literal reaches beyond");
     fails(trn_snappy_uncompress(out, 4, "\x04\x08" "abc", 5), TRN_DATA_LOSS, "bytes are missing");
     fails(trn_snappy_uncompress(out, 5, "\x04\x0c" "abcd", 6), TRN_DATA_LOSS, "the length is not");
+    trn_stream *s; /* a block so large that nobody wrote it: its bytes are not even looked for */
+    ok(trn_stream_on_memory(&s, "\xff\xff\xff\xff", 4, TRN_SNAPPY));
+    fails(trn_stream_fill(s), TRN_DATA_LOSS, "no compressed block has 4294967295 bytes");
+    trn_stream_close(s);
 }
 
 /* Elements of a run's only shard. */
@@ -567,6 +571,20 @@ static void entries_before_metadata(const char *top, trn_tensor *const *t, const
     trn_snapshot_meta_fini(&m);
 }
 
+/* More than readers take is not written. */
+static void huge_component(const char *top)
+{
+    trn_snapshot_run *r;
+    trn_tensor *t;
+    trn_dtype type = TRN_UINT8;
+    trn_shape shape = trn_shape_of(1, (1L << 30) + 1);
+    ok(trn_tensor_new(&t, type, &shape));
+    ok(trn_snapshot_run_open(&r, top, "", TRN_PLAIN, &type, 1));
+    fails(trn_snapshot_run_add(r, 0, &t, 1), TRN_RESOURCE_EXHAUSTED, "1 GiB");
+    trn_snapshot_run_drop(r);
+    trn_tensor_unref(t);
+}
+
 static void snapshots(void **state)
 {
     (void)state;
@@ -607,6 +625,7 @@ static void snapshots(void **state)
     trn_err_free(err);
     trn_faults_set(NULL);
     entries_before_metadata(top, t, types);
+    huge_component(top);
     trn_tensor_unref(t[0]);
     trn_tensor_unref(t[1]);
     char *sh = trn_xasprintf("rm -r '%s'", top);

@@ -19,7 +19,9 @@
 #include "ckpt/snapshot.h"
 #include "ckpt/sstable.h"
 #include "ckpt/v1.h"
+#include "proto/pbw.h"
 #include "restest.h"
+#include "tensor/tensor_pb.h"
 
 static char dir[] = "/tmp/trainera-ckpt-XXXXXX";
 static char path_buf[8][512];
@@ -715,6 +717,66 @@ static void whole_files(void **state)
     optest_end(&t);
 }
 
+/* A CompressedElement that a peer sent: one component with these fields, and bytes. */
+static trn_tensor *packed(const trn_sb *component, const char *raw, int version)
+{
+    trn_sb data = {0}, m = {0}, v = {0}, list = {0};
+    trn_shape scalar = trn_shape_scalar();
+    trn_tensor *x;
+    trn_snappy_compress(&data, raw, strlen(raw));
+    trn_pbw_bytes(&m, 1, data.p, data.n);
+    trn_pbw_bytes(&m, 2, component->p, component->n);
+    trn_pbw_varint(&m, 3, (uint64_t)version);
+    trn_pbw_str(&v, 1, "tensorflow.data.CompressedElement");
+    trn_pbw_bytes(&v, 2, m.p, m.n);
+    trn_pbw_raw_varint(&list, v.n);
+    trn_sb_add(&list, v.p, v.n);
+    ok(trn_tensor_from_content(&x, TRN_VARIANT, &scalar, list.p, list.n));
+    trn_sb_fini(&data);
+    trn_sb_fini(&m);
+    trn_sb_fini(&v);
+    trn_sb_fini(&list);
+    return x;
+}
+
+/* Whatever is wrong with the bytes is INTERNAL, as in TensorFlow. */
+static void malformed_elements(void **state)
+{
+    static const struct {
+        trn_dtype dtype;
+        int dims, version;
+        const char *raw, *sizes, *why;
+    } cases[] = {
+        {TRN_INT64, 0, 0, "12345678", "\x08", NULL},
+        {TRN_INT64, 0, 1, "12345678", "\x08", "version 1 are not known"},
+        {TRN_INT64, 0, 0, "1234", "\x04", "has 4 bytes"},
+        {TRN_INT64, 0, 0, "12345678", "\x09", "bytes are missing"},
+        {TRN_INT64, 0, 0, "123456789", "\x08", "more bytes than components"},
+        {TRN_INT64, 40, 0, "12345678", "\x08", "too many dimensions"},
+        {TRN_STRING, 0, 0, "ab", "\x01\x01", "as many strings"},
+        {TRN_RESOURCE, 0, 0, "zzzz", "\x04", "malformed"},
+    };
+    (void)state;
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        trn_sb c = {0}, shape = {0};
+        for (int k = 0; k < cases[i].dims; k++)
+            trn_pbw_bytes(&shape, 2, "\x08\x01", 2);
+        trn_pbw_varint(&c, 1, (uint64_t)cases[i].dtype);
+        trn_pbw_bytes(&c, 2, shape.p, shape.n);
+        trn_pbw_bytes(&c, 4, cases[i].sizes, strlen(cases[i].sizes));
+        optest t;
+        trn_err err = RUN(&t, "UncompressElement", cases[i].dtype == TRN_STRING ? "output_types=[str], output_shapes=[?]" : "output_types=[i64], output_shapes=[?]",
+                          packed(&c, cases[i].raw, cases[i].version));
+        if (cases[i].why)
+            fails(err, TRN_INTERNAL, cases[i].why);
+        else
+            ok(err);
+        optest_end(&t);
+        trn_sb_fini(&c);
+        trn_sb_fini(&shape);
+    }
+}
+
 /* --allow-path: nothing outside, by no op. */
 static trn_err only_x(const trn_kctx *k, const char *path)
 {
@@ -785,6 +847,7 @@ int main(void)
         cmocka_unit_test_teardown(records, clean_dir),
         cmocka_unit_test(snappy),
         cmocka_unit_test(snapshots),
+        cmocka_unit_test(malformed_elements),
         cmocka_unit_test_teardown(save_and_restore, clean_dir),
         cmocka_unit_test_teardown(whole_files, clean_dir),
         cmocka_unit_test_teardown(confined, clean_dir),

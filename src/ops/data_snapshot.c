@@ -463,7 +463,7 @@ static trn_ds_do save_next(trn_it *it_, trn_act *a, trn_ds_why why)
         if (it->bad)
             return trn_act_fail(a, trn_err_copy(it->bad));
         if (it->over)
-            return TRN_DS_END;
+            return it->run ? TRN_DS_DISK : TRN_DS_END; /* whoever found the end was cancelled before all was written */
         if (it->begun && !it->read && !it->run) /* the reader function failed: another try */
             it->begun = false;
         if (!it->begun || it->bytes >= GATHER_BYTES || it->n >= GATHER_ELEMENTS)

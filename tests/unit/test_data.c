@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include "ckpt/record.h"
+#include "ckpt/snapshot.h"
 #include "ckpt/stream.h"
 #include "exec_util.h"
 #include "res/iter.h"
@@ -579,6 +580,69 @@ static void without_threads(void **state)
     env = old;
 }
 
+/* ---- saved datasets ------------------------------------------------------------------------------------------------------------ */
+
+#define TEXT(name, v)                                                                                                  \
+    "node { name: '" name "' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } } "                             \
+    "attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape {} string_val: '" v "' } } } } "
+#define F_ZERO FUNC("zero", ARG("a", L) RET("r", L), INNER_LONG("c", "0") IS("r", "c:output:0"))
+
+static char saved_in[64];
+
+static void remove_saved(void)
+{
+    char sh[100];
+    snprintf(sh, sizeof sh, "rm -r '%s'", saved_in);
+    assert_int_equal(system(sh), 0);
+}
+
+/* init_with, where %s is the folder. */
+static trn_err init_saved(const char *format)
+{
+    char *text = trn_xasprintf(format, saved_in);
+    trn_err err = init_with(text);
+    free(text);
+    return err;
+}
+
+static void hold_thread(void *sem)
+{
+    while (sem_wait(sem))
+        ;
+}
+
+/* Who asks for the end and is cancelled before all is written does not leave it unfinished for the next one. */
+static void cancelled_at_the_end(void **state)
+{
+    strcpy(saved_in, "/tmp/test_data_XXXXXX");
+    assert_non_null(mkdtemp(saved_in));
+    assert_ok(init_saved(F_ZERO RANGE("3") TEXT("path", "%s") DS("s", "SaveDatasetV2", "range' input: 'path",
+                                                               "attr { key: 'use_shard_func' value { b: false } } " FN("shard_func", "zero") NONE("Tshard_func_args")) MAKE("s")));
+    trn_plan *p = plan_of(graph_of(NEXT));
+    int64_t v;
+    for (int i = 0; i < 3; i++)
+        assert_ok(next(p, &v));
+    sem_t go;
+    pending a;
+    sem_init(&go, 0, 0);
+    trn_pool_submit(env.disk, hold_thread, &go); /* there is only this one */
+    start_next(&a);
+    usleep(50000); /* it has found the end and waits for the disk */
+    trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+    sem_post(&go);
+    end_next(&a, TRN_CANCELLED);
+    assert_err(next(p, &v), TRN_OUT_OF_RANGE, "End of sequence");
+    trn_snapshot_meta m;
+    bool found;
+    assert_ok(trn_snapshot_meta_read(&m, &found, saved_in));
+    assert_true(found && m.finished && m.elements == 3);
+    trn_snapshot_meta_fini(&m);
+    trn_plan_unref(p);
+    settle();
+    sem_destroy(&go);
+    remove_saved();
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
 
 static char *write_file(const void *p, size_t n)
@@ -686,6 +750,7 @@ static void records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
-                                       T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records)};
+                                       T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records),
+                                       T(cancelled_at_the_end)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

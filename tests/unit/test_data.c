@@ -3,6 +3,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <dirent.h>
+
 #include "ckpt/record.h"
 #include "ckpt/snapshot.h"
 #include "ckpt/stream.h"
@@ -586,6 +588,7 @@ static void without_threads(void **state)
     "node { name: '" name "' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } } "                             \
     "attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape {} string_val: '" v "' } } } } "
 #define F_ZERO FUNC("zero", ARG("a", L) RET("r", L), INNER_LONG("c", "0") IS("r", "c:output:0"))
+#define F_SAME FUNC("same", ARG("a", "DT_VARIANT") RET("r", "DT_VARIANT"), IS("r", "a"))
 
 static char saved_in[64];
 
@@ -708,6 +711,55 @@ static void cancelled_while_skipping(void **state)
     remove_saved();
 }
 
+#define NAME(name, s) "attr { key: '" name "' value { s: '" s "' } } "
+#define TIMES(n) "attr { key: 'N' value { i: " n " } } "
+/* A loop of TensorFlow 1: adds until there are ten. */
+#define F_LOOP(by)                                                                                                     \
+    FUNC("loop", ARG("a", L) RET("r", L),                                                                              \
+         INNER_LONG("ten", "10") "node_def { name: 'e' op: 'Enter' input: 'a' " T_LONG NAME("frame_name", "f") "} "    \
+         "node_def { name: 'l' op: 'Enter' input: 'ten:output:0' attr { key: 'is_constant' value { b: true } } " T_LONG NAME("frame_name", "f") "} " \
+         "node_def { name: 'm' op: 'Merge' input: 'e:output:0' input: 'n:output:0' " T_LONG TIMES("2") "} "            \
+         "node_def { name: 'c' op: 'Less' input: 'm:output:0' input: 'l:output:0' " T_LONG "} "                        \
+         "node_def { name: 'k' op: 'LoopCond' input: 'c:z:0' } "                                                       \
+         "node_def { name: 's' op: 'Switch' input: 'm:output:0' input: 'k:output:0' " T_LONG "} "                      \
+         "node_def { name: 'i' op: 'Identity' input: 's:output_true:0' " T_LONG "} "                                   \
+         "node_def { name: 'by' op: 'Const' input: '^i' attr { key: 'dtype' value { type: DT_INT64 } } "               \
+         "attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape {} int64_val: " by " } } } } "             \
+         "node_def { name: 'p' op: 'AddV2' input: 'i:output:0' input: 'by:output:0' " T_LONG "} "                      \
+         "node_def { name: 'n' op: 'NextIteration' input: 'p:z:0' " T_LONG "} "                                        \
+         "node_def { name: 'x' op: 'Exit' input: 's:output_false:0' " T_LONG "} " IS("r", "x:output:0"))
+#define SNAPSHOT(in)                                                                                                   \
+    TEXT("path", "%s") DS("snap", "SnapshotDatasetV2", in "' input: 'path", FN("shard_func", "zero") FN("reader_func", "same") NONE("Tshard_func_args") \
+                          NONE("Treader_func_args")) MAKE("snap")
+
+static int snapshots_there(void)
+{
+    DIR *d = opendir(saved_in);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void numbers_of_snapshots(void **state)
+{
+    static const char *const loops[] = {F_ZERO F_SAME F_LOOP("1") RANGE("3") MAP("m", "range", "loop") SNAPSHOT("m"), F_ZERO F_SAME F_LOOP("2") RANGE("3") MAP("m", "range", "loop") SNAPSHOT("m")};
+    strcpy(saved_in, "/tmp/test_data_XXXXXX");
+    assert_non_null(mkdtemp(saved_in));
+    trn_plan *p = plan_of(graph_of(NEXT));
+    for (int i = 0; i < 4; i++) {
+        int64_t v;
+        assert_ok(init_saved(loops[i % 2]));
+        assert_ok(next(p, &v));
+        assert_int_equal(v, 10);
+        assert_int_equal(snapshots_there(), TRN_MIN(i + 1, 2)); /* what goes on in a loop counts */
+    }
+    trn_plan_unref(p);
+    settle();
+    remove_saved();
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
 
 static char *write_file(const void *p, size_t n)
@@ -816,6 +868,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
                                        T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records),
-                                       T(cancelled_at_the_end), T(cancelled_while_skipping)};
+                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

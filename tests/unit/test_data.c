@@ -760,6 +760,20 @@ static void numbers_of_snapshots(void **state)
     remove_saved();
 }
 
+/* Datasets that functions captured, one below the other, as deep as a peer likes: whoever freed them would run out of stack. */
+static void deep(void **state)
+{
+#define KEEPS FN("f", "two") "attr { key: 'Targuments' value { list { type: DT_VARIANT } } } " ELEM "} "
+    trn_sb s = {0};
+    trn_sb_adds(&s, FUNC("two", ARG("a", L) ARG("d", "DT_VARIANT") RET("r", L), IS("r", "a")));
+    trn_sb_adds(&s, RANGE("3") "node { name: 'd0' op: 'MapDataset' input: 'range' input: 'range' " KEEPS);
+    for (int i = 1; i < 20000; i++)
+        trn_sb_addf(&s, "node { name: 'd%d' op: 'MapDataset' input: 'range' input: 'd%d' " KEEPS, i, i - 1);
+    trn_sb_adds(&s, MAKE("d19999"));
+    assert_err(init_with(s.p), TRN_INVALID_ARGUMENT, "datasets on top of each other");
+    trn_sb_fini(&s);
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
 
 static char *write_file(const void *p, size_t n)
@@ -868,6 +882,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
                                        T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records),
-                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots)};
+                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots), T(deep)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

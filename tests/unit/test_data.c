@@ -774,6 +774,44 @@ static void deep(void **state)
     trn_sb_fini(&s);
 }
 
+/* ---- pauses ------------------------------------------------------------------------------------------------------------------ */
+
+#define SLEEP(us) RANGE("3") LONG("us", us) DS("z", "SleepDataset", "range' input: 'us", "")
+
+static void sleeping(void **state)
+{
+    static const char *const forever[] = {SLEEP("1000000000000") MAKE("z"), SLEEP("1000000000000") PREFETCH("p", "z", "2") MAKE("p")};
+    settle();
+    trn_exec_env old = env;
+    assert_ok(trn_loop_open(&env.loop, "alarms"));
+    uint64_t start = trn_now_ns();
+    expect(SLEEP("20000") MAKE("z"), (int64_t[]){0, 1, 2}, 3);
+    assert_true(trn_now_ns() - start >= 80000000); /* before the end, too */
+    for (int i = 0; i < 40; i++) {
+        pending a;
+        assert_ok(init_with(forever[i % 2]));
+        start_next(&a);
+        if (i % 4 < 2 || i % 8 >= 4)
+            usleep(2000);
+        if (i % 8 < 4)
+            trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+        else
+            trn_resmgr_clear(resmgr, NULL); /* Reset */
+        end_next(&a, TRN_CANCELLED);
+    }
+    pending a;
+    assert_ok(init_with(forever[0]));
+    start_next(&a);
+    usleep(2000);
+    trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+    end_next(&a, TRN_CANCELLED);
+    for (int i = 0; i < 2000 && background; i++)
+        usleep(1000);
+    trn_loop_close(env.loop); /* the task ends; the iterator is there for a little longer, and its alarm is not */
+    env = old;
+    settle();
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
 
 static char *write_file(const void *p, size_t n)
@@ -882,6 +920,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
                                        T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records),
-                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots), T(deep)};
+                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots), T(deep), T(sleeping)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -78,14 +78,7 @@ trn_err trn_outfile_sync(trn_outfile *f)
 static trn_err sync_dir(const char *path)
 {
     char *dir = trn_path_dir(path);
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    trn_err err = TRN_OK;
-    if (fd < 0)
-        err = trn_err_errno(errno, "%s", dir);
-    else if (fsync(fd) && errno != EINVAL && errno != ENOTSUP) /* some network file systems cannot */
-        err = trn_err_errno(errno, "fsync of %s", dir);
-    if (fd >= 0)
-        close(fd);
+    trn_err err = trn_path_sync(dir);
     free(dir);
     return err;
 }
@@ -214,6 +207,19 @@ trn_err trn_path_mkdirs(const char *path)
     }
     free(part);
     return err ? err : trn_path_mkdir(path);
+}
+
+trn_err trn_path_sync(const char *dir)
+{
+    int fd = open(trn_local_path(dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    trn_err err = TRN_OK;
+    if (fd < 0)
+        err = trn_err_errno(errno, "%s", dir);
+    else if ((TRN_FAULT("ckpt.fsync_dir") ? (errno = EIO, -1) : fsync(fd)) && errno != EINVAL && errno != ENOTSUP) /* some network file systems cannot */
+        err = trn_err_errno(errno, "fsync of %s", dir);
+    if (fd >= 0)
+        close(fd);
+    return err;
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }

@@ -46,6 +46,7 @@ char *trn_path_dir(const char *path); /* "a/b" of "a/b/c", "." of "c" */
 /* One level; fine when it exists. */
 trn_err trn_path_mkdir(const char *path) TRN_MUST_USE;
 trn_err trn_path_mkdirs(const char *path) TRN_MUST_USE; /* with all above it; fine when it exists */
+trn_err trn_path_sync(const char *dir) TRN_MUST_USE; /* which files and folders lie in it is durable */
 
 /* Paths that match a shell pattern, in order; "*" matches hidden names too, as in TensorFlow. The caller frees each and the array. */
 trn_err trn_path_glob(char ***out, int *n, const char *pattern) TRN_MUST_USE;

@@ -196,13 +196,22 @@ static trn_err shard_of(trn_record_writer **out, trn_snapshot_run *r, int64_t sh
     return err;
 }
 
+/* As a record of its own, which can be read again. */
+static trn_err put_record(trn_sb *out, const trn_tensor *t)
+{
+    bool huge = trn_dtype_is_plain(t->dtype) && trn_tensor_bytes(t) > MAX_RECORD;
+    out->n = 0;
+    if (!huge)
+        TRN_TRY(trn_snapshot_put_tensor(out, t));
+    return huge || out->n > MAX_RECORD ? trn_errorf(TRN_RESOURCE_EXHAUSTED, "a component of an element has more than 1 GiB") : TRN_OK;
+}
+
 trn_err trn_snapshot_run_add(trn_snapshot_run *r, int64_t shard, trn_tensor *const *t, int n)
 {
     trn_record_writer *w;
     TRN_TRY(shard_of(&w, r, shard));
     for (int i = 0; i < n; i++) {
-        r->s.n = 0;
-        TRN_TRY(trn_snapshot_put_tensor(&r->s, t[i]));
+        TRN_TRY(put_record(&r->s, t[i]));
         TRN_TRY(trn_record_writer_add(w, r->s.p, r->s.n));
     }
     return TRN_OK;
@@ -222,6 +231,8 @@ trn_err trn_snapshot_run_finish(trn_snapshot_run *r, int64_t elements)
     }
     trn_map_free(r->shard, NULL);
     r->shard = NULL;
+    if (!err) /* a power cut must not leave metadata that say it is whole, and no shards */
+        err = trn_path_sync(r->run);
     if (!err)
         err = write_meta(r, elements, true);
     trn_snapshot_run_drop(r);

@@ -32,7 +32,7 @@ char *trn_path_join(const char *a, const char *b);          /* "": the other one
 typedef struct trn_snapshot_run trn_snapshot_run;
 /* A new run in `dir`; until it is finished the metadata say that there is one that is not. hash: "", or what was saved. */
 trn_err trn_snapshot_run_open(trn_snapshot_run **out, const char *dir, const char *hash, trn_compression c, const trn_dtype *types, int n) TRN_MUST_USE;
-/* UNIMPLEMENTED for what no message can hold; RESOURCE_EXHAUSTED for more than a thousand shards. */
+/* UNIMPLEMENTED for what no message can hold; RESOURCE_EXHAUSTED for more than a thousand shards and for components of more than 1 GiB. */
 trn_err trn_snapshot_run_add(trn_snapshot_run *r, int64_t shard, trn_tensor *const *t, int n) TRN_MUST_USE;
 /* Frees it, also when it fails. */
 trn_err trn_snapshot_run_finish(TRN_OWN trn_snapshot_run *r, int64_t elements) TRN_MUST_USE;

@@ -15,6 +15,7 @@
 #define CHUNK (256u << 10)
 #define MAX_CHUNK (8u << 20)
 #define MAX_PIECE (1ull << 30) /* of one line or record */
+#define MAX_BLOCK (MAX_PIECE + MAX_PIECE / 6 + 32) /* as many bytes a compressed one takes at most */
 
 struct trn_stream {
     char *path;
@@ -226,6 +227,8 @@ static trn_err unsnap_some(trn_stream *s, size_t *got)
         if (have < 4)
             return cut_off(s);
         size_t n = (size_t)s->in[0] << 24 | (size_t)s->in[1] << 16 | (size_t)s->in[2] << 8 | s->in[3];
+        if (n > MAX_BLOCK)
+            return trn_errorf(TRN_DATA_LOSS, "%s: no compressed block has %zu bytes", s->path, n);
         TRN_TRY(read_block(s, n, &have));
         if (have < n)
             return cut_off(s);

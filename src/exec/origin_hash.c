@@ -111,37 +111,69 @@ static trn_err with_node(uint64_t *h, hasher *w, const trn_graph *g, const trn_g
     return with_attrs(h, w, g->lib, nd->n.attrs, nd->n.n_attrs);
 }
 
-/* Nodes in an order in which inputs come first, each by its own op and the numbers of its inputs; results and what has effects make up the whole. */
+typedef struct body {
+    const trn_graph *g;
+    int n, *order; /* inputs first; but at a loop's beginning one comes later, the value of the next round */
+    int *at;       /* by id: where in it */
+    uint64_t *of;
+    bool *used;
+    int loops;
+} body;
+
+static trn_err hash_one(hasher *w, body *b, int i)
+{
+    const trn_gnode *nd = b->g->node[b->order[i]];
+    uint64_t ctl = 0, one = 0;
+    if (++w->nodes > MAX_NODES)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "the functions of the pipeline have more than %d nodes", MAX_NODES);
+    TRN_TRY(with_node(&one, w, b->g, nd));
+    for (int j = 0; j < nd->n.n_in; j++) {
+        int from = nd->in[j].node;
+        bool next_round = b->at[from] > i;
+        one = with(with(one, next_round ? (uint64_t)++b->loops : b->of[from]), (uint64_t)nd->in[j].slot);
+        b->used[from] |= !next_round;
+    }
+    for (int j = 0; j < nd->n_ctl; j++) {
+        ctl += b->of[nd->ctl[j]];
+        b->used[nd->ctl[j]] = true;
+    }
+    b->of[b->order[i]] = with(one, ctl);
+    return TRN_OK;
+}
+
+/* Results, what has effects, and what goes from one round of a loop to the next. */
+static uint64_t sum_up(const body *b)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < b->n; i++) {
+        const trn_gnode *nd = b->g->node[b->order[i]];
+        uint64_t one = b->of[b->order[i]];
+        if (!b->used[b->order[i]] && strcmp(nd->n.op, "_Arg") != 0)
+            all += one;
+        for (int j = 0; j < nd->n.n_in; j++)
+            if (b->at[nd->in[j].node] > i)
+                all += with(one, b->of[nd->in[j].node]);
+    }
+    return all;
+}
+
+/* Each node by its own op and the numbers of its inputs. */
 static trn_err hash_body(uint64_t *h, hasher *w, const trn_graph *g)
 {
-    int *order = trn_xalloc(((size_t)g->n + 1) * sizeof *order), n = trn_graph_topo(g, order);
-    uint64_t *of = trn_xalloc(((size_t)g->n + 1) * sizeof *of), all = 0;
-    bool *used = trn_xalloc((size_t)g->n + 1);
+    size_t n = (size_t)g->n + 1;
+    body b = {.g = g, .order = trn_xalloc(n * sizeof *b.order), .at = trn_xalloc(n * sizeof *b.at), .of = trn_xalloc(n * sizeof *b.of), .used = trn_xalloc(n)};
     trn_err err = TRN_OK;
-    for (int i = 0; !err && i < n; i++) {
-        const trn_gnode *nd = g->node[order[i]];
-        uint64_t ctl = 0, one = 0;
-        if (++w->nodes > MAX_NODES)
-            err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "the functions of the pipeline have more than %d nodes", MAX_NODES);
-        else
-            err = with_node(&one, w, g, nd);
-        for (int j = 0; j < nd->n.n_in; j++) {
-            one = with(with(one, of[nd->in[j].node]), (uint64_t)nd->in[j].slot);
-            used[nd->in[j].node] = true;
-        }
-        for (int j = 0; j < nd->n_ctl; j++) {
-            ctl += of[nd->ctl[j]];
-            used[nd->ctl[j]] = true;
-        }
-        of[order[i]] = with(one, ctl);
-    }
-    for (int i = 0; i < n; i++)
-        if (!used[order[i]] && strcmp(g->node[order[i]]->n.op, "_Arg") != 0)
-            all += of[order[i]];
-    *h = with(*h, all);
-    free(used);
-    free(of);
-    free(order);
+    b.n = trn_graph_topo(g, b.order);
+    for (int i = 0; i < b.n; i++)
+        b.at[b.order[i]] = i;
+    for (int i = 0; !err && i < b.n; i++)
+        err = hash_one(w, &b, i);
+    if (!err)
+        *h = with(*h, sum_up(&b));
+    free(b.used);
+    free(b.of);
+    free(b.at);
+    free(b.order);
     return err;
 }
 

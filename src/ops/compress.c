@@ -125,6 +125,17 @@ static trn_err compress_element(trn_kctx *k)
 
 static trn_err bad(const char *why) { return trn_errorf(TRN_INTERNAL, "a compressed element is malformed: %s", why); }
 
+/* What readers say of bytes that they cannot read; other errors are not the element's fault. */
+static trn_err bad_bytes(trn_err err)
+{
+    trn_code code = trn_err_code(err);
+    if (code != TRN_DATA_LOSS && code != TRN_INVALID_ARGUMENT)
+        return err;
+    trn_err why = bad(trn_err_msg(err));
+    trn_err_free(err);
+    return why;
+}
+
 /* What is left of the uncompressed bytes. */
 typedef struct raw_bytes {
     const uint8_t *p;
@@ -167,13 +178,8 @@ static trn_err parse_component(component *c, const void *p, size_t n)
     while (trn_pbr_next(&r)) {
         if (r.field == COMPONENT_DTYPE && r.type == TRN_PB_VARINT)
             c->dtype = r.v < TRN_DTYPE_END ? (trn_dtype)r.v : TRN_INVALID;
-        else if (r.field == COMPONENT_SHAPE && r.type == TRN_PB_BYTES) {
-            trn_err err = trn_ckpt__parse_shape(&c->shape, "", r.b, r.n);
-            if (err) {
-                trn_err_free(err);
-                return bad("a shape");
-            }
-        }
+        else if (r.field == COMPONENT_SHAPE && r.type == TRN_PB_BYTES)
+            TRN_TRY(trn_ckpt__parse_shape(&c->shape, "a shape", r.b, r.n));
     }
     if (r.bad)
         return bad(r.why);
@@ -237,6 +243,8 @@ static trn_err put_component(trn_kctx *k, int i, const void *p, size_t n, raw_by
     trn_err err = parse_component(&c, p, n);
     if (!err)
         err = make_component(&t, &c, raw);
+    if (err)
+        err = bad_bytes(err);
     if (!err && t->dtype != k->node->out_types[i])
         err = trn_errorf(TRN_FAILED_PRECONDITION, "the node wants a tensor of type %s here but got a tensor of type %s", trn_dtype_name(k->node->out_types[i]), trn_dtype_name(t->dtype));
     if (err)
@@ -277,16 +285,13 @@ static trn_err uncompress_element(trn_kctx *k)
     if (r.bad)
         return bad(r.why);
     if (version != VERSION)
-        return trn_errorf(TRN_INTERNAL, "Unsupported compressed element version: %" PRId64, version);
+        return trn_errorf(TRN_INTERNAL, "compressed elements of version %" PRId64 " are not known", version);
     trn_err err = trn_snappy_size(&size, data, n);
     uint8_t *raw = err ? NULL : malloc(size + 1);
     if (!err)
         err = raw ? trn_snappy_uncompress(raw, size, data, n) : trn_err_oom();
-    if (trn_err_code(err) == TRN_DATA_LOSS) {
-        trn_err why = bad(trn_err_msg(err));
-        trn_err_free(err);
-        err = why;
-    }
+    if (err)
+        err = bad_bytes(err);
     if (!err)
         err = uncompress(k, s, (raw_bytes){raw, size});
     free(raw);

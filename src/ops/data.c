@@ -77,6 +77,8 @@ trn_err trn_data_func(trn_ds *d, trn_kctx *k, const char *attr, const char *capt
 trn_err trn_data_out(trn_kctx *k, void *ds, trn_err err)
 {
     trn_tensor *t;
+    for (int i = 0; !err && i < k->n_in; i++)
+        err = trn_ds_keeps(ds, trn_in(k, i));
     if (!err) {
         ((trn_ds *)ds)->made = trn_k_origin(k);
         err = trn_ds_tensor(&t, ds);

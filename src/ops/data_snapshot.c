@@ -74,8 +74,10 @@ static trn_ds_do shard_next(trn_it *it_, trn_act *a, trn_ds_why why)
     while (!it->over) {
         if (!it->f && !on_disk)
             return TRN_DS_DISK;
-        if (!it->f && (err = open_file(it)))
+        if (!it->f && (err = open_file(it))) {
+            it->over = true; /* as in TensorFlow: who ignores errors gets on with the next shard */
             return trn_act_fail(a, err);
+        }
         if (!it->f)
             break;
         trn_elem *e = trn_elem_new(it_->d->n);
@@ -94,6 +96,8 @@ static trn_ds_do shard_next(trn_it *it_, trn_act *a, trn_ds_why why)
             return TRN_DS_DISK;
         else if ((err = trn_snapshot_file_fill(it->f)))
             return trn_act_fail(a, err);
+        else
+            return TRN_DS_DISK; /* again; between two pieces of what is left out the pull may be cancelled */
     }
     return TRN_DS_END;
 }
@@ -463,7 +467,7 @@ static trn_ds_do save_next(trn_it *it_, trn_act *a, trn_ds_why why)
         if (it->bad)
             return trn_act_fail(a, trn_err_copy(it->bad));
         if (it->over)
-            return TRN_DS_END;
+            return it->run ? TRN_DS_DISK : TRN_DS_END; /* whoever found the end was cancelled before all was written */
         if (it->begun && !it->read && !it->run) /* the reader function failed: another try */
             it->begun = false;
         if (!it->begun || it->bytes >= GATHER_BYTES || it->n >= GATHER_ELEMENTS)

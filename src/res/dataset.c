@@ -64,13 +64,19 @@ static void ds_free(void *obj)
 
 const trn_variant_type trn_ds_type = {"tensorflow::DatasetVariantWrapper", ds_free};
 
+static trn_err check_depth(const trn_ds_op *op, int depth)
+{
+    if (depth > TRN_DS_MAX_DEPTH)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%s: more than %d datasets on top of each other", op->name, TRN_DS_MAX_DEPTH);
+    return TRN_OK;
+}
+
 trn_err trn_ds_new(void *out, const trn_ds_op *op, size_t size, trn_ds *const *in, int n_in)
 {
     int depth = 1;
     for (int i = 0; i < n_in; i++)
         depth = TRN_MAX(depth, in[i]->depth + 1);
-    if (depth > TRN_DS_MAX_DEPTH)
-        return trn_errorf(TRN_INVALID_ARGUMENT, "%s: more than %d datasets on top of each other", op->name, TRN_DS_MAX_DEPTH);
+    TRN_TRY(check_depth(op, depth));
     trn_ds *d = trn_xalloc(size);
     d->v = (trn_variant){.ref = 1, .type = &trn_ds_type};
     d->op = op;
@@ -82,6 +88,16 @@ trn_err trn_ds_new(void *out, const trn_ds_op *op, size_t size, trn_ds *const *i
         trn_ds_elem_is(d, in[0]->n, in[0]->types, in[0]->shapes);
     *(trn_ds **)out = d;
     return TRN_OK;
+}
+
+trn_err trn_ds_keeps(trn_ds *d, const trn_tensor *t)
+{
+    for (int64_t i = 0; t->dtype == TRN_VARIANT && i < t->count; i++) {
+        const trn_variant *v = TRN_DATA(t, trn_variant *)[i];
+        if (v && v->type == &trn_ds_type)
+            d->depth = TRN_MAX(d->depth, ((const trn_ds *)v)->depth + 1);
+    }
+    return check_depth(d->op, d->depth);
 }
 
 void trn_ds_elem_is(trn_ds *d, int n, const trn_dtype *types, const trn_shape *shapes)

@@ -90,6 +90,8 @@ extern const trn_variant_type trn_ds_type;
 
 /* `size` bytes, zeroed behind the head. Inputs are referenced. INVALID_ARGUMENT over TRN_DS_MAX_DEPTH. */
 trn_err trn_ds_new(void *out, const trn_ds_op *op, size_t size, trn_ds *const *in, int n_in) TRN_MUST_USE;
+/* Datasets in `t`, which this one holds (captured, an element), lie below it, too: whoever goes down comes to them. INVALID_ARGUMENT as above. */
+trn_err trn_ds_keeps(trn_ds *d, const trn_tensor *t) TRN_MUST_USE;
 void trn_ds_elem_is(trn_ds *d, int n, const trn_dtype *types, const trn_shape *shapes); /* shapes NULL: unknown */
 trn_ds *trn_ds_ref(trn_ds *d);
 void trn_ds_unref(trn_ds *d);

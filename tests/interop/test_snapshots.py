@@ -155,6 +155,18 @@ def test_what_goes_wrong(target, tmp_path):
 
 
 @pytest.mark.asan
+def test_missing_shard(target, tmp_path):
+    """It is an error once; who ignores errors gets what the others hold."""
+    assert steps(target, lambda: [D.range(12).save(str(tmp_path / "d"), shard_func=lambda x: x % 3)]) == [None]
+    (gone,) = (tmp_path / "d").rglob("00000001.shard/*.snapshot")
+    gone.unlink()
+    for ignores in (lambda d: d, lambda d: d.ignore_errors()):
+        make = lambda: ignores(D.load(str(tmp_path / "d"), reader_func=lambda ds: ds.flat_map(lambda x: x)))
+        want = agree(steps(target, through(make, 12)), steps("", through(make, 12)))
+        assert [int(x[0]) for x in flat(want)[1:] if not isinstance(x, both.Failed)] == [0, 3, 6, 9, 2, 5, 8, 11]
+
+
+@pytest.mark.asan
 @pytest.mark.parametrize("use", [True, False])
 def test_save_v2(target, tmp_path, use):
     """Elements pass through while they are written."""

@@ -106,8 +106,8 @@ static inline int exec_setup(void **state)
 
 static inline int exec_teardown(void **state)
 {
+    trn_pool_close(env.disk); /* first, as a server does: its threads hand on to the pool's */
     trn_pool_close(env.pool);
-    trn_pool_close(env.disk);
     trn_resmgr_unref(resmgr);
     return 0;
 }

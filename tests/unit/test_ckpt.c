@@ -19,7 +19,9 @@
 #include "ckpt/snapshot.h"
 #include "ckpt/sstable.h"
 #include "ckpt/v1.h"
+#include "proto/pbw.h"
 #include "restest.h"
+#include "tensor/tensor_pb.h"
 
 static char dir[] = "/tmp/trainera-ckpt-XXXXXX";
 static char path_buf[8][512];
@@ -515,6 +517,10 @@ static void snappy(void **state)
     fails(trn_snappy_uncompress(out, 4, "\x04\x10" "abcde", 7), TRN_DATA_LOSS, "a literal reaches beyond");
     fails(trn_snappy_uncompress(out, 4, "\x04\x08" "abc", 5), TRN_DATA_LOSS, "bytes are missing");
     fails(trn_snappy_uncompress(out, 5, "\x04\x0c" "abcd", 6), TRN_DATA_LOSS, "the length is not");
+    trn_stream *s; /* a block so large that nobody wrote it: its bytes are not even looked for */
+    ok(trn_stream_on_memory(&s, "\xff\xff\xff\xff", 4, TRN_SNAPPY));
+    fails(trn_stream_fill(s), TRN_DATA_LOSS, "no compressed block has 4294967295 bytes");
+    trn_stream_close(s);
 }
 
 /* Elements of a run's only shard. */
@@ -549,6 +555,36 @@ static int read_run(const char *top, trn_compression c)
     free(shard[0]);
     free(shard);
     return elements;
+}
+
+/* The folder's entries come first, then the metadata that say that all is there. */
+static void entries_before_metadata(const char *top, trn_tensor *const *t, const trn_dtype *types)
+{
+    trn_snapshot_run *r;
+    trn_snapshot_meta m;
+    bool found;
+    ok(trn_snapshot_run_open(&r, top, "", TRN_PLAIN, types, 2));
+    ok(trn_snapshot_run_add(r, 0, t, 2));
+    trn_faults_set("ckpt.fsync_dir:2"); /* the first is the shard's, for its file */
+    fails(trn_snapshot_run_finish(r, 1), TRN_DATA_LOSS, "fsync of ");
+    trn_faults_set(NULL);
+    ok(trn_snapshot_meta_read(&m, &found, top));
+    assert_true(found && !m.finished);
+    trn_snapshot_meta_fini(&m);
+}
+
+/* More than readers take is not written. */
+static void huge_component(const char *top)
+{
+    trn_snapshot_run *r;
+    trn_tensor *t;
+    trn_dtype type = TRN_UINT8;
+    trn_shape shape = trn_shape_of(1, (1L << 30) + 1);
+    ok(trn_tensor_new(&t, type, &shape));
+    ok(trn_snapshot_run_open(&r, top, "", TRN_PLAIN, &type, 1));
+    fails(trn_snapshot_run_add(r, 0, &t, 1), TRN_RESOURCE_EXHAUSTED, "1 GiB");
+    trn_snapshot_run_drop(r);
+    trn_tensor_unref(t);
 }
 
 static void snapshots(void **state)
@@ -590,6 +626,8 @@ static void snapshots(void **state)
     assert_true(err);
     trn_err_free(err);
     trn_faults_set(NULL);
+    entries_before_metadata(top, t, types);
+    huge_component(top);
     trn_tensor_unref(t[0]);
     trn_tensor_unref(t[1]);
     char *sh = trn_xasprintf("rm -r '%s'", top);
@@ -679,6 +717,66 @@ static void whole_files(void **state)
     optest_end(&t);
 }
 
+/* A CompressedElement that a peer sent: one component with these fields, and bytes. */
+static trn_tensor *packed(const trn_sb *component, const char *raw, int version)
+{
+    trn_sb data = {0}, m = {0}, v = {0}, list = {0};
+    trn_shape scalar = trn_shape_scalar();
+    trn_tensor *x;
+    trn_snappy_compress(&data, raw, strlen(raw));
+    trn_pbw_bytes(&m, 1, data.p, data.n);
+    trn_pbw_bytes(&m, 2, component->p, component->n);
+    trn_pbw_varint(&m, 3, (uint64_t)version);
+    trn_pbw_str(&v, 1, "tensorflow.data.CompressedElement");
+    trn_pbw_bytes(&v, 2, m.p, m.n);
+    trn_pbw_raw_varint(&list, v.n);
+    trn_sb_add(&list, v.p, v.n);
+    ok(trn_tensor_from_content(&x, TRN_VARIANT, &scalar, list.p, list.n));
+    trn_sb_fini(&data);
+    trn_sb_fini(&m);
+    trn_sb_fini(&v);
+    trn_sb_fini(&list);
+    return x;
+}
+
+/* Whatever is wrong with the bytes is INTERNAL, as in TensorFlow. */
+static void malformed_elements(void **state)
+{
+    static const struct {
+        trn_dtype dtype;
+        int dims, version;
+        const char *raw, *sizes, *why;
+    } cases[] = {
+        {TRN_INT64, 0, 0, "12345678", "\x08", NULL},
+        {TRN_INT64, 0, 1, "12345678", "\x08", "version 1 are not known"},
+        {TRN_INT64, 0, 0, "1234", "\x04", "has 4 bytes"},
+        {TRN_INT64, 0, 0, "12345678", "\x09", "bytes are missing"},
+        {TRN_INT64, 0, 0, "123456789", "\x08", "more bytes than components"},
+        {TRN_INT64, 40, 0, "12345678", "\x08", "too many dimensions"},
+        {TRN_STRING, 0, 0, "ab", "\x01\x01", "as many strings"},
+        {TRN_RESOURCE, 0, 0, "zzzz", "\x04", "malformed"},
+    };
+    (void)state;
+    for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
+        trn_sb c = {0}, shape = {0};
+        for (int k = 0; k < cases[i].dims; k++)
+            trn_pbw_bytes(&shape, 2, "\x08\x01", 2);
+        trn_pbw_varint(&c, 1, (uint64_t)cases[i].dtype);
+        trn_pbw_bytes(&c, 2, shape.p, shape.n);
+        trn_pbw_bytes(&c, 4, cases[i].sizes, strlen(cases[i].sizes));
+        optest t;
+        trn_err err = RUN(&t, "UncompressElement", cases[i].dtype == TRN_STRING ? "output_types=[str], output_shapes=[?]" : "output_types=[i64], output_shapes=[?]",
+                          packed(&c, cases[i].raw, cases[i].version));
+        if (cases[i].why)
+            fails(err, TRN_INTERNAL, cases[i].why);
+        else
+            ok(err);
+        optest_end(&t);
+        trn_sb_fini(&c);
+        trn_sb_fini(&shape);
+    }
+}
+
 /* --allow-path: nothing outside, by no op. */
 static trn_err only_x(const trn_kctx *k, const char *path)
 {
@@ -749,6 +847,7 @@ int main(void)
         cmocka_unit_test_teardown(records, clean_dir),
         cmocka_unit_test(snappy),
         cmocka_unit_test(snapshots),
+        cmocka_unit_test(malformed_elements),
         cmocka_unit_test_teardown(save_and_restore, clean_dir),
         cmocka_unit_test_teardown(whole_files, clean_dir),
         cmocka_unit_test_teardown(confined, clean_dir),

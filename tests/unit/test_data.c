@@ -3,7 +3,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <dirent.h>
+
 #include "ckpt/record.h"
+#include "ckpt/snapshot.h"
 #include "ckpt/stream.h"
 #include "exec_util.h"
 #include "res/iter.h"
@@ -579,6 +582,236 @@ static void without_threads(void **state)
     env = old;
 }
 
+/* ---- saved datasets ------------------------------------------------------------------------------------------------------------ */
+
+#define TEXT(name, v)                                                                                                  \
+    "node { name: '" name "' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } } "                             \
+    "attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape {} string_val: '" v "' } } } } "
+#define F_ZERO FUNC("zero", ARG("a", L) RET("r", L), INNER_LONG("c", "0") IS("r", "c:output:0"))
+#define F_SAME FUNC("same", ARG("a", "DT_VARIANT") RET("r", "DT_VARIANT"), IS("r", "a"))
+
+static char saved_in[64];
+
+static void remove_saved(void)
+{
+    char sh[100];
+    snprintf(sh, sizeof sh, "rm -r '%s'", saved_in);
+    assert_int_equal(system(sh), 0);
+}
+
+/* init_with, where %s is the folder. */
+static trn_err init_saved(const char *format)
+{
+    char *text = trn_xasprintf(format, saved_in);
+    trn_err err = init_with(text);
+    free(text);
+    return err;
+}
+
+static void hold_thread(void *sem)
+{
+    while (sem_wait(sem))
+        ;
+}
+
+/* Who asks for the end and is cancelled before all is written does not leave it unfinished for the next one. */
+static void cancelled_at_the_end(void **state)
+{
+    strcpy(saved_in, "/tmp/test_data_XXXXXX");
+    assert_non_null(mkdtemp(saved_in));
+    assert_ok(init_saved(F_ZERO RANGE("3") TEXT("path", "%s") DS("s", "SaveDatasetV2", "range' input: 'path",
+                                                               "attr { key: 'use_shard_func' value { b: false } } " FN("shard_func", "zero") NONE("Tshard_func_args")) MAKE("s")));
+    trn_plan *p = plan_of(graph_of(NEXT));
+    int64_t v;
+    for (int i = 0; i < 3; i++)
+        assert_ok(next(p, &v));
+    sem_t go;
+    pending a;
+    sem_init(&go, 0, 0);
+    trn_pool_submit(env.disk, hold_thread, &go); /* there is only this one */
+    start_next(&a);
+    usleep(50000); /* it has found the end and waits for the disk */
+    trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+    sem_post(&go);
+    end_next(&a, TRN_CANCELLED);
+    assert_err(next(p, &v), TRN_OUT_OF_RANGE, "End of sequence");
+    trn_snapshot_meta m;
+    bool found;
+    assert_ok(trn_snapshot_meta_read(&m, &found, saved_in));
+    assert_true(found && m.finished && m.elements == 3);
+    trn_snapshot_meta_fini(&m);
+    trn_plan_unref(p);
+    settle();
+    sem_destroy(&go);
+    remove_saved();
+}
+
+/* A shard of as many large elements, written in no time: gzip files may be put behind each other. */
+static void large_shard(int times)
+{
+    trn_dtype type = TRN_STRING;
+    trn_snapshot_run *r;
+    trn_snapshot_meta m;
+    bool found;
+    char **shard;
+    int n;
+    size_t size = 16 << 20;
+    char *zeros = trn_xalloc(size);
+    trn_tensor *t = trn_tensor_str(zeros, size);
+    assert_ok(trn_snapshot_run_open(&r, saved_in, "", TRN_GZIP, &type, 1));
+    assert_ok(trn_snapshot_run_add(r, 0, &t, 1));
+    assert_ok(trn_snapshot_run_finish(r, 1));
+    trn_tensor_unref(t);
+    assert_ok(trn_snapshot_meta_read(&m, &found, saved_in));
+    assert_ok(trn_snapshot_shards(&shard, &n, saved_in, &m));
+    assert_int_equal(n, 1);
+    char *name = trn_snapshot_file_name(shard[0], 0);
+    FILE *f = fopen(name, "rb");
+    size_t got = fread(zeros, 1, size, f);
+    fclose(f);
+    f = fopen(name, "wb");
+    for (int i = 0; i < times; i++)
+        assert_int_equal(fwrite(zeros, 1, got, f), got);
+    fclose(f);
+    free(zeros);
+    char *link = trn_path_join(saved_in, "shard");
+    assert_int_equal(symlink(shard[0], link), 0);
+    free(link);
+    free(name);
+    free(shard[0]);
+    free(shard);
+    trn_snapshot_meta_fini(&m);
+}
+
+#define READER(first)                                                                                                  \
+    LONG("first", first) TEXT("dir", "%s/shard") DS("d", "SnapshotDatasetReader", "dir' input: 'first",                \
+                                                    "attr { key: 'version' value { i: 2 } } attr { key: 'compression' value { s: 'GZIP' } } ") MAKE("d")
+
+/* Elements that are left out are read on a disk thread, which others need as well. */
+static void cancelled_while_skipping(void **state)
+{
+    strcpy(saved_in, "/tmp/test_data_XXXXXX");
+    assert_non_null(mkdtemp(saved_in));
+    int64_t v;
+    assert_ok(init_saved(READER("0")));
+    trn_plan *p = plan_of(graph_of(NEXT));
+    assert_err(next(p, &v), TRN_NOT_FOUND, "shard/00000000.snapshot");
+    assert_err(next(p, &v), TRN_OUT_OF_RANGE, "End of sequence"); /* not the same again for those who ignore errors */
+    large_shard(128);
+    assert_ok(init_saved(READER("1000000")));
+    pending a;
+    start_next(&a);
+    usleep(50000);
+    uint64_t start = trn_now_ns();
+    trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+    end_next(&a, TRN_CANCELLED);
+    assert_true(trn_now_ns() - start < 1000000000); /* all of it takes several seconds */
+    trn_plan_unref(p);
+    settle();
+    remove_saved();
+}
+
+#define NAME(name, s) "attr { key: '" name "' value { s: '" s "' } } "
+#define TIMES(n) "attr { key: 'N' value { i: " n " } } "
+/* A loop of TensorFlow 1: adds until there are ten. */
+#define F_LOOP(by)                                                                                                     \
+    FUNC("loop", ARG("a", L) RET("r", L),                                                                              \
+         INNER_LONG("ten", "10") "node_def { name: 'e' op: 'Enter' input: 'a' " T_LONG NAME("frame_name", "f") "} "    \
+         "node_def { name: 'l' op: 'Enter' input: 'ten:output:0' attr { key: 'is_constant' value { b: true } } " T_LONG NAME("frame_name", "f") "} " \
+         "node_def { name: 'm' op: 'Merge' input: 'e:output:0' input: 'n:output:0' " T_LONG TIMES("2") "} "            \
+         "node_def { name: 'c' op: 'Less' input: 'm:output:0' input: 'l:output:0' " T_LONG "} "                        \
+         "node_def { name: 'k' op: 'LoopCond' input: 'c:z:0' } "                                                       \
+         "node_def { name: 's' op: 'Switch' input: 'm:output:0' input: 'k:output:0' " T_LONG "} "                      \
+         "node_def { name: 'i' op: 'Identity' input: 's:output_true:0' " T_LONG "} "                                   \
+         "node_def { name: 'by' op: 'Const' input: '^i' attr { key: 'dtype' value { type: DT_INT64 } } "               \
+         "attr { key: 'value' value { tensor { dtype: DT_INT64 tensor_shape {} int64_val: " by " } } } } "             \
+         "node_def { name: 'p' op: 'AddV2' input: 'i:output:0' input: 'by:output:0' " T_LONG "} "                      \
+         "node_def { name: 'n' op: 'NextIteration' input: 'p:z:0' " T_LONG "} "                                        \
+         "node_def { name: 'x' op: 'Exit' input: 's:output_false:0' " T_LONG "} " IS("r", "x:output:0"))
+#define SNAPSHOT(in)                                                                                                   \
+    TEXT("path", "%s") DS("snap", "SnapshotDatasetV2", in "' input: 'path", FN("shard_func", "zero") FN("reader_func", "same") NONE("Tshard_func_args") \
+                          NONE("Treader_func_args")) MAKE("snap")
+
+static int snapshots_there(void)
+{
+    DIR *d = opendir(saved_in);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void numbers_of_snapshots(void **state)
+{
+    static const char *const loops[] = {F_ZERO F_SAME F_LOOP("1") RANGE("3") MAP("m", "range", "loop") SNAPSHOT("m"), F_ZERO F_SAME F_LOOP("2") RANGE("3") MAP("m", "range", "loop") SNAPSHOT("m")};
+    strcpy(saved_in, "/tmp/test_data_XXXXXX");
+    assert_non_null(mkdtemp(saved_in));
+    trn_plan *p = plan_of(graph_of(NEXT));
+    for (int i = 0; i < 4; i++) {
+        int64_t v;
+        assert_ok(init_saved(loops[i % 2]));
+        assert_ok(next(p, &v));
+        assert_int_equal(v, 10);
+        assert_int_equal(snapshots_there(), TRN_MIN(i + 1, 2)); /* what goes on in a loop counts */
+    }
+    trn_plan_unref(p);
+    settle();
+    remove_saved();
+}
+
+/* Datasets that functions captured, one below the other, as deep as a peer likes: whoever freed them would run out of stack. */
+static void deep(void **state)
+{
+#define KEEPS FN("f", "two") "attr { key: 'Targuments' value { list { type: DT_VARIANT } } } " ELEM "} "
+    trn_sb s = {0};
+    trn_sb_adds(&s, FUNC("two", ARG("a", L) ARG("d", "DT_VARIANT") RET("r", L), IS("r", "a")));
+    trn_sb_adds(&s, RANGE("3") "node { name: 'd0' op: 'MapDataset' input: 'range' input: 'range' " KEEPS);
+    for (int i = 1; i < 20000; i++)
+        trn_sb_addf(&s, "node { name: 'd%d' op: 'MapDataset' input: 'range' input: 'd%d' " KEEPS, i, i - 1);
+    trn_sb_adds(&s, MAKE("d19999"));
+    assert_err(init_with(s.p), TRN_INVALID_ARGUMENT, "datasets on top of each other");
+    trn_sb_fini(&s);
+}
+
+/* ---- pauses ------------------------------------------------------------------------------------------------------------------ */
+
+#define SLEEP(us) RANGE("3") LONG("us", us) DS("z", "SleepDataset", "range' input: 'us", "")
+
+static void sleeping(void **state)
+{
+    static const char *const forever[] = {SLEEP("1000000000000") MAKE("z"), SLEEP("1000000000000") PREFETCH("p", "z", "2") MAKE("p")};
+    settle();
+    trn_exec_env old = env;
+    assert_ok(trn_loop_open(&env.loop, "alarms"));
+    uint64_t start = trn_now_ns();
+    expect(SLEEP("20000") MAKE("z"), (int64_t[]){0, 1, 2}, 3);
+    assert_true(trn_now_ns() - start >= 80000000); /* before the end, too */
+    for (int i = 0; i < 40; i++) {
+        pending a;
+        assert_ok(init_with(forever[i % 2]));
+        start_next(&a);
+        if (i % 4 < 2 || i % 8 >= 4)
+            usleep(2000);
+        if (i % 8 < 4)
+            trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+        else
+            trn_resmgr_clear(resmgr, NULL); /* Reset */
+        end_next(&a, TRN_CANCELLED);
+    }
+    pending a;
+    assert_ok(init_with(forever[0]));
+    start_next(&a);
+    usleep(2000);
+    trn_cancel_fire(a.c, trn_errorf(TRN_CANCELLED, "a"));
+    end_next(&a, TRN_CANCELLED);
+    for (int i = 0; i < 2000 && background; i++)
+        usleep(1000);
+    trn_loop_close(env.loop); /* the task ends; the iterator is there for a little longer, and its alarm is not */
+    env = old;
+    settle();
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------- */
 
 static char *write_file(const void *p, size_t n)
@@ -686,6 +919,7 @@ static void records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {T(functions),        T(forks),        T(function_errors), T(function_cancel), T(pipelines), T(at_once), T(cached_in_a_file), T(generated), T(errors_pass),
-                                       T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records)};
+                                       T(blocked_requests), T(many_clients), T(dropped),         T(without_threads), T(lines),     T(records),
+                                       T(cancelled_at_the_end), T(cancelled_while_skipping), T(numbers_of_snapshots), T(deep), T(sleeping)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ckpt/dump.h"
+#include "op/cancel.h"
 #include "op/registry.h"
 #include "ops/kern.h"
 #include "proto/pb.h"

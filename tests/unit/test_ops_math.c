@@ -106,7 +106,20 @@ static void no_matrices(void **s)
         assert_int_equal(t.out[0].t->count, 0);
         optest_end(&t);
     }
+    static const char *const along[] = {"Cumsum", "Cumprod", "CumulativeLogsumexp"};
+    for (size_t i = 0; i < TRN_COUNTOF(along); i++) {
+        optest t;
+        assert_null(optest_run(&t, along[i], NULL, trn_tensor_from(TRN_FLOAT, 3, dims[2], NULL), trn_tensor_i32(0), NULL));
+        optest_end(&t);
+        assert_null(optest_run(&t, along[i], NULL, trn_tensor_from(TRN_FLOAT, 3, dims[0], NULL), trn_tensor_i32(0), NULL));
+        optest_end(&t);
+    }
     optest t;
+    assert_null(optest_run(&t, "MatrixDiagPartV3", NULL, trn_tensor_from(TRN_FLOAT, 3, dims[2], NULL), trn_tensor_i32(0), trn_tensor_f32(0), NULL));
+    optest_end(&t);
+    assert_null(optest_run(&t, "MatrixDiagV3", NULL, trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){INT64_C(1) << 50, 0}, NULL), trn_tensor_i32(0), trn_tensor_i32(-1), trn_tensor_i32(-1),
+                           trn_tensor_f32(0), NULL));
+    optest_end(&t);
     trn_tensor *x = trn_tensor_from(TRN_FLOAT, 3, dims[0], NULL);
     assert_null(optest_run(&t, "CholeskyGrad", NULL, trn_tensor_ref(x), trn_tensor_ref(x), NULL));
     optest_end(&t);

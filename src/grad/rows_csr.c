@@ -75,16 +75,19 @@ static trn_out times(trn_grad_ctx *c, trn_out a, turn ta, trn_out b, turn tb)
     return trn_g_node(c, "SparseMatrixSparseMatMul", TRN_OUTS(a, b), attrs, 5);
 }
 
-/* The elements of m where the pattern has some, and zeros where m has none. Places as single numbers are in ascending order in a product. */
+/* The elements of m where the pattern has some, and zeros where m has none. Places as single numbers are in ascending order in a product. Where the pattern is one matrix
+ * that went with a batch, it is in m as often, one behind the other: added up. */
 static trn_out pruned(trn_grad_ctx *c, trn_out m, trn_out pattern)
 {
     trn_out all = TRN_GE(c, "(CSRSparseMatrixToSparseTensor $0 type=@type)", m), some = TRN_GE(c, "(CSRSparseMatrixToSparseTensor $0 type=@type)", pattern);
     trn_out strides = TRN_GE(c, "(Cumprod $0 #0 exclusive=true reverse=true)", trn_out_nth(some, 2));
-    trn_out end = TRN_GE(c, "(ExpandDims (Prod $0 #0) #0)", trn_out_nth(some, 2)), none = trn_g_num(c, trn_attr_type(c->n, "type"), 0);
-    trn_out have = TRN_GE(c, "(ConcatV2 (Sum (Mul $0 $1) #-1) $2 #0)", all, strides, end), want = TRN_GE(c, "(Sum (Mul $0 $1) #-1)", some, strides);
-    trn_out at = TRN_GE(c, "(Reshape (LowerBound (ExpandDims $0 #0) (ExpandDims $1 #0)) #[-1])", have, want);
+    trn_out end = TRN_GE(c, "(Prod $0 #0)", trn_out_nth(all, 2)), each = TRN_GE(c, "(Maximum (Prod $0 #0) $1)", trn_out_nth(some, 2), trn_g_num(c, TRN_INT64, 1));
+    trn_out none = trn_g_num(c, trn_attr_type(c->n, "type"), 0), have = TRN_GE(c, "(ConcatV2 (Sum (Mul $0 $1) #-1) (ExpandDims $2 #0) #0)", all, strides, end);
+    trn_out first = TRN_GE(c, "(ExpandDims (Range $0 $1 $2) #1)", trn_g_num(c, TRN_INT64, 0), end, each); /* of each of these matrices */
+    trn_out want = TRN_GE(c, "(AddV2 $0 (ExpandDims (Sum (Mul $1 $2) #-1) #0))", first, some, strides);
+    trn_out at = TRN_GE(c, "(Reshape (LowerBound (ExpandDims $0 #0) (Reshape $1 #[1,-1])) (Shape $1))", have, want);
     trn_out values = TRN_GE(c, "(GatherV2 (ConcatV2 $0 (ExpandDims $1 #0) #0) $2 #0)", trn_out_nth(all, 1), none, at);
-    values = TRN_GE(c, "(SelectV2 (Equal (GatherV2 $0 $1 #0) $2) $3 $4)", have, at, want, values, none);
+    values = TRN_GE(c, "(Sum (SelectV2 (Equal (GatherV2 $0 $1 #0) $2) $3 $4) #0)", have, at, want, values, none);
     return TRN_G(c, "SparseTensorToCSRSparseMatrix", some, values, trn_out_nth(some, 2));
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "op/cancel.h"
 #include "ops/kern.h"
 #undef I
 
@@ -60,14 +61,14 @@ __attribute__((constructor)) static void make_known(void) { trn_variant_type_add
 /* How many matrices and of which size: m and n from a shape of two or three dimensions. */
 static trn_err sizes(csr *c, const int64_t *dim, int64_t rank)
 {
-    TRN_CHECK_ARG(rank == 2 || rank == 3, "a sparse matrix must have rank 2 or 3, not %lld", (long long)rank);
+    TRN_CHECK_ARG(rank == 2 || rank == 3, "a sparse matrix has 2 dimensions, a batch of them 3; these are %lld", (long long)rank);
     c->n_batch = rank == 3 ? dim[0] : 1;
     c->m = dim[rank - 2];
     c->n = dim[rank - 1];
-    TRN_CHECK_ARG(c->n_batch >= 0 && c->n_batch < INT32_MAX, "dense_shape: batch_size must be < Int32Max, not %lld", (long long)c->n_batch);
-    TRN_CHECK_ARG(c->m >= 0 && c->m < INT32_MAX / TRN_MAX(c->n_batch, (int64_t)1), "the csr row index size for %lld matrices of %lld rows must be <= Int32Max",
+    TRN_CHECK_ARG(c->n_batch >= 0 && c->m >= 0 && c->n >= 0, "%lld matrices of %lld rows and %lld columns cannot be", (long long)c->n_batch, (long long)c->m, (long long)c->n);
+    TRN_CHECK_ARG(c->n_batch < INT32_MAX && c->m < INT32_MAX / TRN_MAX(c->n_batch, (int64_t)1), "%lld matrices of %lld rows: 32 bits cannot count the row pointers",
                   (long long)c->n_batch, (long long)c->m);
-    TRN_CHECK_ARG(c->n >= 0 && c->n <= INT32_MAX, "%lld columns are too many for 32 bits", (long long)c->n);
+    TRN_CHECK_ARG(c->n <= INT32_MAX, "%lld columns are too many for 32 bits", (long long)c->n);
     return TRN_OK;
 }
 
@@ -229,7 +230,7 @@ static trn_err from_sparse(trn_kctx *k)
     TRN_CHECK_ARG(indices->shape.rank == 2 && trn_is_vector(values) && trn_is_vector(shape), "indices must be a matrix, values and dense_shape vectors");
     TRN_CHECK_ARG(indices->shape.dim[0] == values->count, "indices has %lld rows for %lld values", (long long)indices->shape.dim[0], (long long)values->count);
     TRN_CHECK_ARG(indices->shape.dim[1] == shape->count, "indices has %lld columns for a dense_shape of %lld", (long long)indices->shape.dim[1], (long long)shape->count);
-    TRN_CHECK_ARG(shape->count == 2 || shape->count == 3, "SparseTensor must have rank 2 or 3; but indices has rank: %lld", (long long)shape->count);
+    TRN_CHECK_ARG(shape->count == 2 || shape->count == 3, "the sparse tensor has rank %lld; 2 or, for a batch, 3 are expected", (long long)shape->count);
     trn_tensor *part[PARTS] = {0};
     trn_err err = parts_new(part, TRN_DATA(shape, int64_t), (int)shape->count, values->count, values->dtype);
     if (!err)
@@ -332,9 +333,9 @@ static trn_err components(trn_kctx *k)
     const csr *c;
     TRN_TRY(csr_typed(&c, k, 0));
     const trn_tensor *index = trn_in(k, 1);
-    TRN_CHECK_ARG(trn_is_scalar(index), "index should be a scalar, but has rank %d", index->shape.rank);
+    TRN_CHECK_ARG(trn_is_scalar(index), "the index of a matrix is a scalar, the input has rank %d", index->shape.rank);
     int32_t b = TRN_DATA(index, int32_t)[0];
-    TRN_CHECK_ARG(b >= 0 && b < c->n_batch, "index (%d) not in [0, %lld)", b, (long long)c->n_batch);
+    TRN_CHECK_ARG(b >= 0 && b < c->n_batch, "there is no matrix %d in a batch of %lld", b, (long long)c->n_batch);
     int64_t first = ints(c, BATCH)[b], n = ints(c, BATCH)[b + 1] - first;
     const int64_t at[] = {b * (c->m + 1), first, first}, count[] = {c->m + 1, n, n};
     for (int i = 0; i < 3; i++) {
@@ -366,7 +367,7 @@ typedef struct row_product {
     void *y;
     const void *b;
     int64_t so, sk, sj, n;
-    bool conj_b, conj_y;
+    bool conj_b, more, conj_y; /* more: to what is in y already */
 } row_product;
 
 #define REAL(x) (x)
@@ -374,7 +375,7 @@ typedef struct row_product {
     static void product_##suffix(const row_product *p, const csr *a, span r)                                                                \
     {                                                                                                                                       \
         T *y = p->y;                                                                                                                        \
-        for (int64_t j = 0; j < p->n; j++)                                                                                                  \
+        for (int64_t j = 0; j < p->n && !p->more; j++)                                                                                      \
             y[j * p->so] = 0;                                                                                                               \
         for (int64_t e = r.at; e < r.end; e++) {                                                                                            \
             T v = TRN_DATA(a->part[VALUES], T)[e];                                                                                          \
@@ -516,7 +517,7 @@ static trn_err factor_attrs(factor *f, const trn_kctx *k, const char *name)
     snprintf(adjoint, sizeof adjoint, "adjoint_%s", name);
     bool t = trn_attr_bool(k->node, transpose_);
     *f = (factor){.adjoint = trn_attr_bool(k->node, adjoint)};
-    TRN_CHECK_ARG(!(t && f->adjoint), "Only one of %s and %s may be true.", adjoint, transpose_);
+    TRN_CHECK_ARG(!(t && f->adjoint), "%s and %s exclude each other", adjoint, transpose_);
     f->turned = t || f->adjoint;
     return TRN_OK;
 }
@@ -537,6 +538,27 @@ static void factor_done(factor *f)
         trn_variant_unref(&f->made->base);
 }
 
+/* Few elements may stand for many products: who multiplies looks up now and then whether anybody still waits. */
+enum { PATIENCE = 1 << 24 }; /* products between two looks */
+typedef struct watch {
+    trn_cancel *cancel; /* NULL: nobody can */
+    _Atomic bool stop;
+} watch;
+
+/* A thread has made `more` products, and *made since it looked up last. */
+static bool stopped(watch *w, int64_t *made, int64_t more)
+{
+    *made += more;
+    if (*made >= PATIENCE) {
+        *made = 0;
+        if (w->cancel && trn_cancelled(w->cancel))
+            atomic_store_explicit(&w->stop, true, memory_order_relaxed);
+    }
+    return atomic_load_explicit(&w->stop, memory_order_relaxed);
+}
+
+static trn_err why_stopped(const watch *w) { return atomic_load(&w->stop) ? trn_cancel_why(w->cancel) : TRN_OK; }
+
 /* So many rows are a piece that is worth a thread. */
 static int64_t grain_of(const csr *a, int64_t per_element)
 {
@@ -551,18 +573,33 @@ typedef struct dense_job {
     row_product p; /* of the first row of the first matrix */
     int64_t b_size, y_size, y_row; /* elements of one matrix of b, of one of y; between rows of the product in y */
     size_t size;
+    bool conj_y;
+    watch w;
 } dense_job;
+
+/* At most so many of a row's elements at a time that their products are worth a look. */
+static void dense_row(dense_job *j, row_product *p, span row, int64_t *made)
+{
+    int64_t most = PATIENCE / p->n + 1;
+    span some = {row.at, row.at};
+    do {
+        some = (span){some.end, TRN_MIN(some.end + most, row.end)};
+        p->conj_y = j->conj_y && some.end == row.end;
+        loops_of(type_of(j->a))->product(p, j->a, some);
+        p->more = true;
+    } while (!stopped(&j->w, made, (some.end - some.at + 1) * p->n) && some.end < row.end);
+}
 
 static void dense_rows(void *arg, int64_t begin, int64_t end)
 {
-    const dense_job *j = arg;
-    const loops *l = loops_of(type_of(j->a));
-    for (int64_t r = begin; r < end; r++) {
+    dense_job *j = arg;
+    int64_t made = 0;
+    for (int64_t r = begin; r < end && !stopped(&j->w, &made, 0); r++) {
         int64_t b = r / j->a->m, i = r % j->a->m;
         row_product p = j->p;
         p.b = (const char *)p.b + (size_t)(b * j->b_size) * j->size;
         p.y = (char *)p.y + (size_t)(b * j->y_size + i * j->y_row) * j->size;
-        l->product(&p, j->a, row_of(j->a, b, i));
+        dense_row(j, &p, row_of(j->a, b, i), &made);
     }
 }
 
@@ -580,7 +617,7 @@ static trn_err times_dense(trn_kctx *k)
     TRN_CHECK_ARG(b->shape.rank == rank, "a has rank %d, b has rank %d", rank, b->shape.rank);
     TRN_CHECK_ARG(rank == 2 || b->shape.dim[0] == a->n_batch, "a is a batch of %lld matrices, b one of %lld", (long long)a->n_batch, (long long)b->shape.dim[0]);
     int64_t rows = b->shape.dim[rank - 2], cols = b->shape.dim[rank - 1], inner = fa.turned ? a->m : a->n, m = fa.turned ? a->n : a->m, n = fb.turned ? rows : cols;
-    TRN_CHECK_ARG(inner == (fb.turned ? cols : rows), "Inner product dimensions of A and B do not agree: %lld and %lld", (long long)inner, (long long)(fb.turned ? cols : rows));
+    TRN_CHECK_ARG(inner == (fb.turned ? cols : rows), "a's %lld columns do not go with b's %lld rows (both as they are turned)", (long long)inner, (long long)(fb.turned ? cols : rows));
     trn_shape s = b->shape;
     s.dim[rank - 2] = turn_y ? n : m;
     s.dim[rank - 1] = turn_y ? m : n;
@@ -591,11 +628,13 @@ static trn_err times_dense(trn_kctx *k)
     if (!y->count)
         return TRN_OK;
     trn_err err = factor_ready(&fa, a);
-    dense_job j = {.a = fa.c, .b_size = rows * cols, .y_size = m * n, .y_row = turn_y ? 1 : n, .size = trn_dtype_size(b->dtype)};
-    j.p = (row_product){.y = y->data, .b = b->data, .so = turn_y ? m : 1, .sk = fb.turned ? 1 : cols, .sj = fb.turned ? cols : 1, .n = n, .conj_b = fb.adjoint,
-                        .conj_y = trn_attr_bool(k->node, "conjugate_output")};
-    if (!err)
+    dense_job j = {.a = fa.c, .b_size = rows * cols, .y_size = m * n, .y_row = turn_y ? 1 : n, .size = trn_dtype_size(b->dtype),
+                   .conj_y = trn_attr_bool(k->node, "conjugate_output"), .w.cancel = trn_k_cancel(k)};
+    j.p = (row_product){.y = y->data, .b = b->data, .so = turn_y ? m : 1, .sk = fb.turned ? 1 : cols, .sj = fb.turned ? cols : 1, .n = n, .conj_b = fb.adjoint};
+    if (!err) {
         trn_k_for(k, fa.c->n_batch * m, grain_of(fa.c, n), dense_rows, &j);
+        err = why_stopped(&j.w);
+    }
     factor_done(&fa);
     return err;
 }
@@ -606,63 +645,91 @@ typedef struct sparse_job {
     const csr *a, *b;
     trn_tensor **part; /* of the product; NULL: only counts */
     int32_t *rows;
-    int64_t n_batch;
+    watch w;
     _Atomic bool no_memory;
 } sparse_job;
 
-static int by_value(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
+/* For each column, what a thread knows: the last row that had it (rows count from 1), and the sum that a row has there so far. Zeros are not touched, whatever size the
+ * matrix says it has. */
+typedef struct columns {
+    int32_t *mark;
+    void *sum;
+    int64_t made; /* products */
+} columns;
 
-/* The columns that row i of the product has, in no order; `mark` says which row has had a column. */
-static int64_t columns_of(int32_t *out, int32_t *mark, int32_t now, const sparse_job *j, int64_t batch, int64_t i)
+static bool columns_init(columns *c, int64_t n, trn_dtype t, bool sums)
 {
-    int64_t n = 0, ba = j->a->n_batch > 1 ? batch : 0, bb = j->b->n_batch > 1 ? batch : 0;
-    span ra = row_of(j->a, ba, i);
-    for (int64_t e = ra.at; e < ra.end; e++) {
-        span rb = row_of(j->b, bb, ints(j->a, COLS)[e]);
-        for (int64_t q = rb.at; q < rb.end; q++) {
-            int32_t col = ints(j->b, COLS)[q];
-            if (mark[col] == now)
-                continue;
-            mark[col] = now;
-            if (out)
-                out[n] = col;
-            n++;
-        }
+    *c = (columns){.mark = calloc((size_t)n + 1, sizeof *c->mark), .sum = sums ? calloc((size_t)n + 1, trn_dtype_size(t)) : NULL};
+    return c->mark && (c->sum || !sums);
+}
+
+static void columns_fini(columns *c)
+{
+    free(c->mark);
+    free(c->sum);
+}
+
+/* The columns of row r that row `now` has not had yet: how many, and (part made) which, in no order. */
+static int64_t new_columns(int32_t *out, columns *c, int32_t now, const csr *m, span r)
+{
+    int64_t n = 0;
+    for (int64_t e = r.at; e < r.end; e++) {
+        int32_t col = ints(m, COLS)[e];
+        if (c->mark[col] == now)
+            continue;
+        c->mark[col] = now;
+        if (out)
+            out[n] = col;
+        n++;
     }
     return n;
 }
 
-static void fill_row(const sparse_job *j, const loops *l, void *sum, int32_t *mark, int32_t now, int64_t batch, int64_t i)
+static int by_value(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
+
+/* Row `now` is done: its columns in order, and its sums as elements `at` and following, where they are zero again. */
+static void put_row(trn_tensor **part, int64_t at, columns *c, int64_t n)
 {
-    int64_t at = TRN_DATA(j->part[BATCH], int32_t)[batch] + j->rows[batch * (j->a->m + 1) + i];
-    int32_t *cols = TRN_DATA_MUT(j->part[COLS], int32_t) + at;
-    int64_t n = columns_of(cols, mark, now, j, batch, i), bb = j->b->n_batch > 1 ? batch : 0;
+    const trn_tensor *values = part[VALUES];
+    int32_t *cols = TRN_DATA_MUT(part[COLS], int32_t) + at;
     qsort(cols, (size_t)n, sizeof *cols, by_value);
-    span r = row_of(j->a, j->a->n_batch > 1 ? batch : 0, i);
-    for (int64_t e = r.at; e < r.end; e++)
-        l->add_row(sum, j->a, e, j->b, row_of(j->b, bb, ints(j->a, COLS)[e]));
-    l->take((char *)j->part[VALUES]->data + (size_t)at * trn_dtype_size(type_of(j->a)), sum, cols, n);
+    loops_of(values->dtype)->take((char *)values->data + (size_t)at * trn_dtype_size(values->dtype), c->sum, cols, n);
+}
+
+/* The row of a factor; one matrix stands for a batch. */
+static inline span row_in(const csr *c, int64_t batch, int64_t i) { return row_of(c, c->n_batch > 1 ? batch : 0, i); }
+
+/* Row i of the product: how many columns it has, and (part made) the row itself. */
+static int64_t product_row(sparse_job *j, columns *c, int32_t now, int64_t batch, int64_t i)
+{
+    int64_t at = j->part ? TRN_DATA(j->part[BATCH], int32_t)[batch] + j->rows[batch * (j->a->m + 1) + i] : 0, n = 0;
+    int32_t *cols = j->part ? TRN_DATA_MUT(j->part[COLS], int32_t) + at : NULL;
+    span ra = row_in(j->a, batch, i);
+    for (int64_t e = ra.at; e < ra.end; e++) {
+        span rb = row_in(j->b, batch, ints(j->a, COLS)[e]);
+        if (stopped(&j->w, &c->made, rb.end - rb.at))
+            return n;
+        n += new_columns(cols ? cols + n : NULL, c, now, j->b, rb);
+        if (cols)
+            loops_of(type_of(j->a))->add_row(c->sum, j->a, e, j->b, rb);
+    }
+    if (cols)
+        put_row(j->part, at, c, n);
+    return n;
 }
 
 static void sparse_rows(void *arg, int64_t begin, int64_t end)
 {
     sparse_job *j = arg;
-    size_t n = (size_t)j->b->n + 1;
-    int32_t *mark = malloc(n * sizeof *mark);
-    void *sum = j->part ? calloc(n, trn_dtype_size(type_of(j->a))) : NULL;
-    if (!mark || (j->part && !sum))
+    columns c;
+    if (!columns_init(&c, j->b->n, type_of(j->b), j->part))
         atomic_store(&j->no_memory, true);
-    else
-        memset(mark, 0xff, n * sizeof *mark);
-    for (int64_t r = begin; r < end && !atomic_load(&j->no_memory); r++) {
-        int64_t batch = r / j->a->m, i = r % j->a->m;
-        if (j->part)
-            fill_row(j, loops_of(type_of(j->a)), sum, mark, (int32_t)(r - begin), batch, i);
-        else
-            j->rows[batch * (j->a->m + 1) + i + 1] = (int32_t)columns_of(NULL, mark, (int32_t)(r - begin), j, batch, i);
+    for (int64_t r = begin; r < end && !atomic_load(&j->no_memory) && !stopped(&j->w, &c.made, 0); r++) {
+        int64_t batch = r / j->a->m, i = r % j->a->m, n = product_row(j, &c, (int32_t)(r - begin + 1), batch, i);
+        if (!j->part)
+            j->rows[batch * (j->a->m + 1) + i + 1] = (int32_t)n;
     }
-    free(mark);
-    free(sum);
+    columns_fini(&c);
 }
 
 /* From how many elements each row has, in `rows`, to where they begin; TensorFlow's limit is a 32-bit count. */
@@ -682,33 +749,43 @@ static trn_err sum_up(int64_t *total, trn_tensor *batch, int32_t *rows, int64_t 
     return TRN_OK;
 }
 
+/* Room for the elements, once they are counted. */
+static trn_err make_room(trn_tensor **part, int64_t total)
+{
+    trn_shape s = trn_shape_vector(total);
+    for (int i = COLS; i <= VALUES; i++) {
+        trn_dtype t = part[i]->dtype;
+        trn_tensor_unref(part[i]);
+        part[i] = NULL;
+        TRN_TRY(trn_tensor_new(&part[i], t, &s));
+    }
+    return TRN_OK;
+}
+
+static trn_err each_row(trn_kctx *k, sparse_job *j, int64_t n_batch)
+{
+    int64_t each = j->b->part[COLS]->count / TRN_MAX(j->b->n_batch * j->b->m, (int64_t)1);
+    trn_k_for(k, n_batch * j->a->m, TRN_MAX(grain_of(j->a, each), j->b->n / 64 + 1), sparse_rows, j);
+    return j->no_memory ? trn_err_oom() : why_stopped(&j->w);
+}
+
 static trn_err sparse_product(csr **out, trn_kctx *k, const csr *a, const csr *b)
 {
     int rank = rank_of(a);
-    int64_t n_batch = TRN_MAX(a->n_batch, b->n_batch), dim[] = {n_batch, a->m, b->n}, total = 0;
+    int64_t n_batch = a->n_batch == 1 ? b->n_batch : a->n_batch, dim[] = {n_batch, a->m, b->n}, total = 0; /* one stands for many, or for none */
     trn_tensor *part[PARTS] = {0};
     trn_err err = parts_new(part, rank == 3 ? dim : dim + 1, rank, 0, type_of(a));
     if (err)
         return finish(out, part, err);
-    sparse_job j = {.a = a, .b = b, .rows = part[ROWS]->data, .n_batch = n_batch};
-    int64_t each = b->part[COLS]->count / TRN_MAX(b->n_batch * b->m, (int64_t)1), grain = TRN_MAX(grain_of(a, each), b->n / 64 + 1);
-    trn_k_for(k, n_batch * a->m, grain, sparse_rows, &j);
-    if (j.no_memory)
-        err = trn_err_oom();
+    sparse_job j = {.a = a, .b = b, .rows = part[ROWS]->data, .w.cancel = trn_k_cancel(k)};
+    err = each_row(k, &j, n_batch);
     if (!err)
         err = sum_up(&total, part[BATCH], j.rows, n_batch, a->m);
-    trn_shape s = trn_shape_vector(total);
-    for (int i = COLS; i <= VALUES && !err; i++) {
-        trn_dtype t = part[i]->dtype;
-        trn_tensor_unref(part[i]);
-        part[i] = NULL;
-        err = trn_tensor_new(&part[i], t, &s);
-    }
+    if (!err)
+        err = make_room(part, total);
     j.part = part;
     if (!err)
-        trn_k_for(k, n_batch * a->m, grain, sparse_rows, &j);
-    if (!err && j.no_memory)
-        err = trn_err_oom();
+        err = each_row(k, &j, n_batch);
     return finish(out, part, err);
 }
 
@@ -722,9 +799,9 @@ static trn_err times_sparse(trn_kctx *k)
     TRN_TRY(csr_typed(&b, k, 1));
     TRN_CHECK_ARG(a->n_batch == b->n_batch || a->n_batch == 1 || b->n_batch == 1, "%lld matrices cannot be multiplied with %lld",
                   (long long)a->n_batch, (long long)b->n_batch);
-    TRN_CHECK_ARG(rank_of(a) == rank_of(b), "Ranks of A and B must match, saw: %d vs. %d", rank_of(a), rank_of(b));
+    TRN_CHECK_ARG(rank_of(a) == rank_of(b), "a has rank %d, b has rank %d", rank_of(a), rank_of(b));
     int64_t inner_a = fa.turned ? a->m : a->n, inner_b = fb.turned ? b->n : b->m;
-    TRN_CHECK_ARG(inner_a == inner_b, "Inner product dimensions of A and B do not agree: %lld and %lld", (long long)inner_a, (long long)inner_b);
+    TRN_CHECK_ARG(inner_a == inner_b, "a's %lld columns do not go with b's %lld rows (both as they are turned)", (long long)inner_a, (long long)inner_b);
     trn_err err = factor_ready(&fa, a);
     if (!err)
         err = factor_ready(&fb, b);
@@ -738,51 +815,43 @@ static trn_err times_sparse(trn_kctx *k)
 
 /* ---- sums -------------------------------------------------------------------------------------------------------------------------- */
 
-/* Columns of row i of both, and (part made) their sums. */
-static int64_t sum_row(trn_tensor **part, int64_t at, const csr *const x[2], int64_t b, int64_t i, int32_t *mark, void *sum)
+/* Row i of the sum: how many columns it has, and (c with sums) the row itself. `now` names it. */
+static int64_t sum_row(trn_tensor **part, const csr *const x[2], columns *c, int32_t now, int64_t b, int64_t i)
 {
-    int32_t *cols = part ? TRN_DATA_MUT(part[COLS], int32_t) + at : NULL, now = (int32_t)(b * x[0]->m + i);
-    int64_t n = 0;
+    int64_t at = c->sum ? TRN_DATA(part[BATCH], int32_t)[b] + TRN_DATA(part[ROWS], int32_t)[b * (x[0]->m + 1) + i] : 0, n = 0;
+    int32_t *cols = c->sum ? TRN_DATA_MUT(part[COLS], int32_t) + at : NULL;
     for (int f = 0; f < 2; f++) {
         span r = row_of(x[f], b, i);
-        for (int64_t e = r.at; e < r.end; e++) {
-            int32_t col = ints(x[f], COLS)[e];
-            if (mark[col] == now)
-                continue;
-            mark[col] = now;
-            if (cols)
-                cols[n] = col;
-            n++;
-        }
+        n += new_columns(cols ? cols + n : NULL, c, now, x[f], r);
         if (cols)
-            loops_of(type_of(x[f]))->spread(sum, x[f], r);
+            loops_of(type_of(x[f]))->spread(c->sum, x[f], r);
     }
-    if (cols) {
-        qsort(cols, (size_t)n, sizeof *cols, by_value);
-        loops_of(type_of(x[0]))->take((char *)part[VALUES]->data + (size_t)at * trn_dtype_size(type_of(x[0])), sum, cols, n);
-    }
+    if (cols)
+        put_row(part, at, c, n);
     return n;
 }
 
-static trn_err add_up(trn_tensor **part, const csr *const x[2], int32_t *mark, void *sum)
+static trn_err sum_rows(trn_tensor **part, const csr *const x[2], bool make)
 {
-    const csr *a = x[0];
-    int64_t total = 0;
-    int32_t *rows = part[ROWS]->data;
-    memset(mark, 0xff, (size_t)(a->n + 1) * sizeof *mark);
-    for (int64_t r = 0; r < a->n_batch * a->m; r++)
-        rows[r / a->m * (a->m + 1) + r % a->m + 1] = (int32_t)sum_row(NULL, 0, x, r / a->m, r % a->m, mark, NULL);
-    TRN_TRY(sum_up(&total, part[BATCH], rows, a->n_batch, a->m));
-    trn_shape s = trn_shape_vector(total);
-    for (int i = COLS; i <= VALUES; i++) {
-        trn_tensor_unref(part[i]);
-        part[i] = NULL;
-        TRN_TRY(trn_tensor_new(&part[i], i == COLS ? TRN_INT32 : type_of(a), &s));
+    int64_t m = x[0]->m;
+    columns c;
+    bool mem = columns_init(&c, x[0]->n, type_of(x[0]), make);
+    for (int64_t r = 0; r < x[0]->n_batch * m && mem; r++) {
+        int64_t n = sum_row(part, x, &c, (int32_t)r + 1, r / m, r % m);
+        if (!make)
+            TRN_DATA_MUT(part[ROWS], int32_t)[r / m * (m + 1) + r % m + 1] = (int32_t)n;
     }
-    memset(mark, 0xff, (size_t)(a->n + 1) * sizeof *mark);
-    for (int64_t r = 0; r < a->n_batch * a->m; r++)
-        sum_row(part, TRN_DATA(part[BATCH], int32_t)[r / a->m] + rows[r / a->m * (a->m + 1) + r % a->m], x, r / a->m, r % a->m, mark, sum);
-    return TRN_OK;
+    columns_fini(&c);
+    return mem ? TRN_OK : trn_err_oom();
+}
+
+static trn_err add_up(trn_tensor **part, const csr *const x[2])
+{
+    int64_t total = 0;
+    TRN_TRY(sum_rows(part, x, false));
+    TRN_TRY(sum_up(&total, part[BATCH], part[ROWS]->data, x[0]->n_batch, x[0]->m));
+    TRN_TRY(make_room(part, total));
+    return sum_rows(part, x, true);
 }
 
 static trn_err csr_add(trn_variant **out, const trn_variant *va, const trn_variant *vb)
@@ -793,12 +862,8 @@ static trn_err csr_add(trn_variant **out, const trn_variant *va, const trn_varia
                   "sparse matrices of different shapes cannot be added");
     trn_tensor *part[PARTS] = {0};
     trn_err err = parts_new(part, TRN_DATA(x[0]->part[SHAPE], int64_t), rank_of(x[0]), 0, type_of(x[0]));
-    int32_t *mark = malloc((size_t)(x[0]->n + 1) * sizeof *mark);
-    void *sum = calloc((size_t)(x[0]->n + 1), trn_dtype_size(type_of(x[0])));
     if (!err)
-        err = mark && sum ? add_up(part, x, mark, sum) : trn_err_oom();
-    free(mark);
-    free(sum);
+        err = add_up(part, x);
     csr *made = NULL;
     TRN_TRY(finish(&made, part, err));
     *out = &made->base;

@@ -55,7 +55,7 @@ static trn_err check_band(band *b)
 static trn_err move(const band *b, trn_tensor *mats, trn_tensor *bands, const trn_tensor *from, int64_t batch)
 {
     int64_t n_diags = b->upper - b->lower + 1;
-    for (int64_t m = 0; m < batch; m++)
+    for (int64_t m = 0; m < batch && from->count; m++)
         for (int64_t d = b->upper; d >= b->lower; d--) {
             int64_t n = length(b, d), at = (m * n_diags + b->upper - d) * b->longest + start(b, d);
             int64_t r = d < 0 ? -d : 0, c = d > 0 ? d : 0;

@@ -132,7 +132,7 @@ static trn_shape with_matrix(const trn_shape *lead, int64_t m, int64_t n)
     return s;
 }
 
-/* Scratch for one matrix each; sizes come from tensors that exist. */
+/* Scratch for one matrix each; sizes come from tensors that exist. (Of none, a matrix may be so large that n² is no number: kernels are done where nothing comes out.) */
 static void *scratch(int64_t elements, trn_dtype t) { return malloc((size_t)(elements + 1) * work_size(t)); }
 
 /* ---- square matrices --------------------------------------------------------------------------------------------------------- */
@@ -143,6 +143,8 @@ static trn_err cholesky(trn_kctx *k)
     TRN_TRY(mats_in(&x, k, 0, true));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &x.t->shape));
+    if (!y->count)
+        return TRN_OK;
     void *a = scratch(x.n * x.n, y->dtype);
     if (!a)
         return trn_err_oom();
@@ -188,6 +190,8 @@ static trn_err determinants(trn_kctx *k, bool logs)
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &x.lead));
     if (logs)
         TRN_TRY(trn_out_new(&l, k, 1, x.t->dtype, &x.lead));
+    if (!y->count)
+        return TRN_OK;
     bool c = is_complex(y->dtype);
     void *a = scratch(x.n * x.n, y->dtype);
     int64_t *perm = malloc((size_t)(x.n + 1) * sizeof *perm);
@@ -221,6 +225,8 @@ static trn_err inverse(trn_kctx *k)
     TRN_TRY(mats_in(&x, k, 0, true));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &x.t->shape));
+    if (!y->count)
+        return TRN_OK;
     int64_t n2 = x.n * x.n;
     bool c = is_complex(y->dtype);
     void *a = scratch(n2, y->dtype), *eye = scratch(n2, y->dtype), *out = scratch(n2, y->dtype);
@@ -437,6 +443,8 @@ static trn_err qr(trn_kctx *k)
     trn_tensor *q, *r;
     TRN_TRY(trn_out_new(&q, k, 0, x.t->dtype, &qs));
     TRN_TRY(trn_out_new(&r, k, 1, x.t->dtype, &rs));
+    if (!q->count && !r->count)
+        return TRN_OK;
     bool c = is_complex(q->dtype);
     void *a = scratch(x.m * x.n, q->dtype), *w = scratch(x.m * p, q->dtype), *tau = scratch(small, q->dtype);
     bool mem = a && w && tau;
@@ -467,33 +475,28 @@ static void store_columns(trn_tensor *y, int64_t at, const void *w, int64_t n, i
             store(y, at + i * p + j, (const char *)w + (size_t)(j * n + i) * size, 1);
 }
 
-static trn_err eigh(trn_kctx *k)
+/* Of each matrix: the values to e, the vectors to v (NULL: they are not wanted); or, in one, both to e, the values as a row above the vectors. */
+static trn_err eigh_each(const mats *x, trn_tensor *e, trn_tensor *v, bool in_one)
 {
-    mats x;
-    TRN_TRY(mats_in(&x, k, 0, true));
-    bool vectors = trn_attr_bool(k->node, "compute_v"), c = is_complex(x.t->dtype);
-    trn_shape es = x.lead, none = trn_shape_scalar();
-    es.dim[es.rank++] = x.n;
-    trn_tensor *e, *v;
-    TRN_TRY(trn_out_new(&e, k, 0, x.t->dtype, &es));
-    TRN_TRY(trn_out_new(&v, k, 1, x.t->dtype,
-                        vectors ? &x.t->shape : &none)); /* without vectors TensorFlow gives this shape */
-    if (!vectors)
-        trn_zero_elems(v, 0, v->count);
-    int64_t n2 = x.n * x.n;
+    if (!e->count)
+        return TRN_OK;
+    bool c = is_complex(x->t->dtype);
+    int64_t n = x->n, n2 = n * n, step = in_one ? n + n2 : n;
     void *a = scratch(n2, e->dtype), *w = scratch(n2, e->dtype);
-    double *val = malloc((size_t)(x.n + 1) * sizeof *val);
+    double *val = malloc((size_t)(n + 1) * sizeof *val);
     bool mem = a && w && val;
     trn_fpu fpu = trn_fpu_keep(); /* as TensorFlow does here */
-    for (int64_t b = 0; b < x.batch && mem; b++) {
-        load(a, x.t, b * n2, n2);
+    for (int64_t b = 0; b < x->batch && mem; b++) {
+        load(a, x->t, b * n2, n2);
         if (c)
-            eigh_c(a, x.n, val, w);
+            eigh_c(a, n, val, w);
         else
-            eigh_r(a, x.n, val, w);
-        store_real(e, b * x.n, val, x.n);
-        if (vectors)
-            store_columns(v, b * n2, w, x.n, x.n);
+            eigh_r(a, n, val, w);
+        store_real(e, b * step, val, n);
+        if (in_one)
+            store_columns(e, b * step + n, w, n, n);
+        else if (v)
+            store_columns(v, b * n2, w, n, n);
     }
     trn_fpu_restore(fpu);
     free(a);
@@ -502,7 +505,22 @@ static trn_err eigh(trn_kctx *k)
     return mem ? TRN_OK : trn_err_oom();
 }
 
-/* The old form: one matrix whose first row are the eigenvalues, and below them the vectors. */
+static trn_err eigh(trn_kctx *k)
+{
+    mats x;
+    TRN_TRY(mats_in(&x, k, 0, true));
+    bool vectors = trn_attr_bool(k->node, "compute_v");
+    trn_shape es = x.lead, none = trn_shape_scalar();
+    es.dim[es.rank++] = x.n;
+    trn_tensor *e, *v;
+    TRN_TRY(trn_out_new(&e, k, 0, x.t->dtype, &es));
+    TRN_TRY(trn_out_new(&v, k, 1, x.t->dtype,
+                        vectors ? &x.t->shape : &none)); /* without vectors TensorFlow gives this shape */
+    if (!vectors)
+        trn_zero_elems(v, 0, v->count);
+    return eigh_each(&x, e, vectors ? v : NULL, false);
+}
+
 static trn_err eigh_in_one(trn_kctx *k)
 {
     mats x;
@@ -510,22 +528,7 @@ static trn_err eigh_in_one(trn_kctx *k)
     trn_shape s = with_matrix(&x.lead, x.n + 1, x.n);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &s));
-    int64_t n2 = x.n * x.n;
-    void *a = scratch(n2, y->dtype), *w = scratch(n2, y->dtype);
-    double *val = malloc((size_t)(x.n + 1) * sizeof *val);
-    bool mem = a && w && val;
-    trn_fpu fpu = trn_fpu_keep();
-    for (int64_t b = 0; b < x.batch && mem; b++) {
-        load(a, x.t, b * n2, n2);
-        eigh_r(a, x.n, val, w);
-        store_real(y, b * (n2 + x.n), val, x.n);
-        store_columns(y, b * (n2 + x.n) + x.n, w, x.n, x.n);
-    }
-    trn_fpu_restore(fpu);
-    free(a);
-    free(w);
-    free(val);
-    return mem ? TRN_OK : trn_err_oom();
+    return eigh_each(&x, y, NULL, true);
 }
 
 /* The matrix, or its adjoint, with its columns as rows. */
@@ -559,6 +562,8 @@ static trn_err svd(trn_kctx *k)
         trn_zero_elems(u, 0, u->count);
         trn_zero_elems(v, 0, v->count);
     }
+    if (!s->count && (!vectors || (!u->count && !v->count)))
+        return TRN_OK;
     bool wide = x.m < x.n;
     void *a = scratch(large * (full ? large : small), s->dtype), *w = scratch(small * small, s->dtype);
     double *val = malloc((size_t)(small + 1) * sizeof *val);

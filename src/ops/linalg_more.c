@@ -45,7 +45,7 @@ static trn_err square_in(int64_t *n, int64_t *batch, const trn_tensor *t)
     TRN_CHECK_ARG(r >= 2, "Input tensor must have rank >= 2, not shape %s", trn_shape_text(text, &t->shape));
     TRN_CHECK_ARG(t->shape.dim[r - 1] == t->shape.dim[r - 2], "Input matrix must be square, not of shape %s", trn_shape_text(text, &t->shape));
     *n = t->shape.dim[r - 1];
-    *batch = *n ? t->count / (*n * *n) : 0;
+    *batch = t->count ? t->count / (*n * *n) : 0; /* of none, n may be so large that n² is no number */
     return TRN_OK;
 }
 
@@ -132,6 +132,8 @@ static trn_err k_lu(trn_kctx *k)
     s.rank--;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
     TRN_TRY(trn_out_new(&p, k, 1, trn_attr_type(k->node, "output_idx_type"), &s));
+    if (!batch)
+        return TRN_OK;
     num *a = room(n, 1);
     int64_t *perm = malloc((size_t)(n + 1) * sizeof *perm);
     trn_err err = a && perm ? TRN_OK : trn_err_oom();
@@ -329,6 +331,8 @@ static trn_err of_matrix(trn_kctx *k, bool (*fn)(num *, const num *, const work 
     TRN_TRY(square_in(&n, &batch, x));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
+    if (!batch)
+        return TRN_OK;
     num *all = room(n, 10);
     work w = {.perm = malloc((size_t)(n + 1) * sizeof *w.perm), .n = n, .real = x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE};
     trn_err err = all && w.perm ? TRN_OK : trn_err_oom();
@@ -386,6 +390,8 @@ static trn_err eig(trn_kctx *k)
     TRN_TRY(trn_out_new(&v, k, 1, type, vectors ? &x->shape : &none));
     if (!vectors)
         trn_zero_elems(v, 0, v->count);
+    if (!batch)
+        return TRN_OK;
     num *a = room(n, 3), *u = a + n * n, *vec = vectors ? u + n * n : NULL, *val = malloc((size_t)(n + 1) * sizeof *val);
     trn_err err = a && val ? TRN_OK : trn_err_oom();
     trn_fpu fpu = trn_fpu_keep(); /* as TensorFlow does here */
@@ -448,7 +454,7 @@ static trn_err tri_mat_mul(trn_kctx *k)
     }
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
-    int64_t batch = m && n ? x->count / (m * n) : 0;
+    int64_t batch = x->count ? x->count / (m * n) : 0;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
@@ -521,7 +527,9 @@ static trn_err k_tri_solve(trn_kctx *k)
     TRN_CHECK_ARG(pivot || !perturb, "Setting perturb_singular requires pivoting.");
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
-    int64_t batch = m && n ? x->count / (m * n) : 0;
+    if (!x->count)
+        return TRN_OK;
+    int64_t batch = x->count / (m * n);
     num *w = malloc((size_t)(m * (n + 4) + 1) * sizeof *w);
     trn_err err = w ? TRN_OK : trn_err_oom();
     for (int64_t b = 0; b < batch && !err; b++) {
@@ -550,6 +558,8 @@ static trn_err cholesky_grad(trn_kctx *k)
                   trn_shape_text(tb, &g->shape));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, l->dtype, &l->shape));
+    if (!batch)
+        return TRN_OK;
     num *w = room(n, 3);
     if (!w)
         return trn_err_oom();

@@ -579,12 +579,14 @@ static trn_err cumulate(trn_kctx *k, const cum_fn *tab)
     int64_t a = trn_int_at(d, 0), r = x->shape.rank;
     TRN_CHECK_ARG(a >= -r && a < r, "ScanOp: Expected scan axis in the range [%lld, %lld), but got %lld", -(long long)r, (long long)r, (long long)a);
     a += a < 0 ? r : 0;
+    trn_tensor *y, *w = NULL;
+    TRN_TRY(trn_out_like(&y, k, 0, 0)); /* each element is read before it is written */
+    if (!y->count) /* the other dimensions may be of any size */
+        return TRN_OK;
     int64_t outer = 1, inner = 1, n = x->shape.dim[a];
     for (int i = 0; i < r; i++)
         if (i != a)
             *(i < a ? &outer : &inner) *= x->shape.dim[i];
-    trn_tensor *y, *w = NULL;
-    TRN_TRY(trn_out_like(&y, k, 0, 0)); /* each element is read before it is written */
     if (!trn_is_half(x->dtype)) {
         tab[x->dtype](y->data, x->data, outer, n, inner, excl, rev);
         return TRN_OK;

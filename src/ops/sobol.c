@@ -69,11 +69,11 @@ static trn_err sobol_sample(trn_kctx *k)
     }
     int64_t dim = arg[0], n = arg[1], skip = arg[2];
     TRN_CHECK_ARG(dim >= 1, "dim is less than 1");
-    TRN_CHECK_ARG(dim <= 21200, "dim must be at most 21200");
+    TRN_CHECK_ARG(dim <= 21200, "there are no numbers for %lld dimensions, only for up to 21200", (long long)dim);
     TRN_CHECK_ARG(n >= 1, "num_results is less than 1");
     TRN_CHECK_ARG(skip >= 0, "skip is negative");
     TRN_CHECK_ARG(n < INT32_MAX - skip, "num_results + skip is not less than %d", INT32_MAX);
-    TRN_CHECK_ARG(n < INT32_MAX / dim, "num_results*dim must be less than %d", INT32_MAX);
+    TRN_CHECK_ARG(n < INT32_MAX / dim, "%lld points in %lld dimensions are more numbers than 32 bits can count", (long long)n, (long long)dim);
     if (dim > DIMS)
         return trn_errorf(TRN_UNIMPLEMENTED, "numbers for %d dimensions are known here, not for %lld", (int)DIMS, (long long)dim);
     trn_shape s = trn_shape_of(2, n, dim);

@@ -1,5 +1,6 @@
 /* StochasticCastToInt: real numbers to integers, up or down at random so that the mean is kept. TensorFlow's bits, for which it matters in what order its loops ask the generator:
  * a number that needs none takes none; but of float and double to int32 blocks of 8 go together, with as few samples as their instructions need. */
+#include "op/cancel.h"
 #include "ops/random.h"
 
 /* Room for one call of the generator: 4 floats, or 2 doubles. */
@@ -86,6 +87,8 @@ static trn_err stochastic_cast(trn_kctx *k)
     range g = {rounded(-top - 1, x->dtype), rounded(top, x->dtype), x->dtype};
     int64_t blocks = to == TRN_INT32 && (x->dtype == TRN_FLOAT || x->dtype == TRN_DOUBLE) ? x->count / 8 : 0;
     for (int64_t i = 0; i < x->count; i++) {
+        if (i % (1 << 20) == 0 && trn_k_cancel(k)) /* one generator, asked as often as the numbers say: in no more threads than one */
+            TRN_TRY(trn_cancel_why(trn_k_cancel(k)));
         double v = element(x, i), w;
         if (i >= 8 * blocks) {
             if (!settled(&w, v, &g))

@@ -1,10 +1,9 @@
 /* word2vec as TensorFlow's first tutorial had it: Skipgram reads a text and gives pairs of words that stand near each other, NegTrain makes a step of plain gradient descent on them
  * with words drawn at random as counterexamples. In graphs of versions below 19. */
 #include <ctype.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/file.h"
 #include "op/cancel.h"
 #include "op/kctx.h"
 #include "ops/random.h"
@@ -12,7 +11,14 @@
 
 /* ---- Skipgram ------------------------------------------------------------------------------------------------------- */
 
-enum { AHEAD = 3000, SENTENCE = 1000, PATIENCE = 1 << 20 /* tries between two looks whether the step is cancelled */ };
+enum { AHEAD = 3000, SENTENCE = 1000 };
+enum { PATIENCE = 1 << 20 }; /* words, bytes or numbers between two looks whether the step is cancelled */
+
+static trn_err still_wanted(const trn_kctx *k)
+{
+    trn_cancel *c = trn_k_cancel(k);
+    return c ? trn_cancel_why(c) : TRN_OK;
+}
 
 typedef struct pair {
     int32_t input, label;
@@ -25,11 +31,11 @@ typedef struct skipgram {
     trn_tensor *word, *freq;
     int32_t *corpus; /* the text as numbers of words */
     int64_t n_corpus;
-    int32_t window;
+    int64_t window;
     float subsample;
     trn_philox1 gen;
     pair next[AHEAD];
-    int at_next;
+    int at_next; /* AHEAD: none is left */
     int32_t sentence[SENTENCE], epoch;
     int64_t words_done;
     int64_t at_corpus;
@@ -40,7 +46,7 @@ static trn_err skipgram_init(trn_kinit *ki)
 {
     skipgram *s = trn_xalloc(sizeof *s);
     trn_mutex_init(&s->mu, TRN_RANK_RES);
-    s->window = (int32_t)trn_attr_int(ki->node, "window_size");
+    s->window = trn_attr_int(ki->node, "window_size");
     s->subsample = trn_attr_float(ki->node, "subsample");
     s->gen = trn_philox1_of((trn_philox){0}); /* TensorFlow's is not seeded, either */
     ki->state = s;
@@ -96,23 +102,40 @@ static trn_err add_word(text *t, const char *p, size_t n)
     return TRN_OK;
 }
 
-static trn_err read_text(text *t, FILE *f, const char *path)
+/* What stands between white space; *part is what the text has ended in so far. */
+static trn_err add_bytes(text *t, trn_sb *part, const char *p, size_t n)
 {
-    trn_sb w = {0};
-    trn_err err = TRN_OK;
-    for (int c = 0; c != EOF && !err;) {
-        c = getc(f);
-        if (c != EOF && !isspace(c)) {
-            char b = (char)c;
-            trn_sb_add(&w, &b, 1);
-        } else if (w.n) {
-            err = add_word(t, w.p, w.n);
-            w.n = 0;
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        bool ends = i < n && isspace((unsigned char)p[i]);
+        if (i < n && !ends)
+            continue;
+        trn_sb_add(part, p + from, i - from);
+        from = i + 1;
+        if (ends && part->n) {
+            TRN_TRY(add_word(t, part->p, part->n));
+            part->n = 0;
         }
     }
-    if (!err && ferror(f))
-        err = trn_err_errno(errno, "%s", path);
-    trn_sb_fini(&w);
+    return TRN_OK;
+}
+
+static trn_err read_text(text *t, const trn_kctx *k, trn_infile *f)
+{
+    trn_sb part = {0};
+    char *p = trn_xalloc(PATIENCE);
+    trn_err err = TRN_OK;
+    for (uint64_t at = 0; at < f->size && !err; at += PATIENCE) {
+        size_t n = (size_t)TRN_MIN(f->size - at, (uint64_t)PATIENCE);
+        err = still_wanted(k);
+        if (!err)
+            err = trn_infile_read(f, at, p, n);
+        if (!err)
+            err = add_bytes(t, &part, p, n);
+    }
+    if (!err && part.n)
+        err = add_word(t, part.p, part.n);
+    free(p);
+    trn_sb_fini(&part);
     return err;
 }
 
@@ -143,20 +166,27 @@ static trn_err vocabulary(skipgram *s, text *t, int64_t least)
             order[n++] = &t->v[i];
     qsort(order, (size_t)n, sizeof *order, by_count);
     trn_shape shape = trn_shape_vector(n + 1);
-    trn_err err = trn_tensor_new(&s->word, TRN_STRING, &shape);
+    trn_tensor *words = NULL, *freq = NULL;
+    trn_err err = trn_tensor_new(&words, TRN_STRING, &shape);
     if (!err)
-        err = trn_tensor_new(&s->freq, TRN_INT32, &shape);
+        err = trn_tensor_new(&freq, TRN_INT32, &shape);
     if (!err)
-        err = trn_tensor_str_put(s->word, 0, "UNK", 3);
+        err = trn_tensor_str_put(words, 0, "UNK", 3);
     for (int64_t i = 0; i < n && !err; i++) {
-        err = trn_tensor_str_put(s->word, i + 1, order[i]->p, order[i]->n);
-        TRN_DATA_MUT(s->freq, int32_t)[i + 1] = order[i]->count;
+        err = trn_tensor_str_put(words, i + 1, order[i]->p, order[i]->n);
+        TRN_DATA_MUT(freq, int32_t)[i + 1] = order[i]->count;
         order[i]->id = (int32_t)i + 1;
         counted += order[i]->count;
     }
     free(order);
-    TRN_TRY(err);
-    TRN_DATA_MUT(s->freq, int32_t)[0] = (int32_t)(t->n_at - counted);
+    if (err) {
+        trn_tensor_unref(words);
+        trn_tensor_unref(freq);
+        return err;
+    }
+    TRN_DATA_MUT(freq, int32_t)[0] = (int32_t)(t->n_at - counted);
+    s->word = words;
+    s->freq = freq;
     for (int64_t i = 0; i < t->n_at; i++)
         t->at[i] = t->v[t->at[i]].id;
     s->corpus = t->at;
@@ -168,15 +198,14 @@ static trn_err vocabulary(skipgram *s, text *t, int64_t least)
 static trn_err load(skipgram *s, trn_kctx *k)
 {
     const char *path = trn_attr_str(k->node, "filename");
-    TRN_CHECK_ARG(s->window >= 1, "window_size is %d; it must be positive", s->window);
+    TRN_CHECK_ARG(s->window >= 1 && s->window <= INT32_MAX, "window_size is %lld; it must be a positive number of 32 bits", (long long)s->window);
     TRN_TRY(trn_k_check_path(k, path));
-    FILE *f = fopen(trn_local_path(path), "rbe");
-    if (!f)
-        return trn_err_errno(errno, "%s", path);
+    trn_infile f;
+    TRN_TRY(trn_infile_open(&f, path));
     text t = {.words = trn_map_new()};
-    trn_err err = read_text(&t, f, path);
-    fclose(f);
-    if (!err && t.n_at < (int64_t)s->window * 10)
+    trn_err err = read_text(&t, k, &f);
+    trn_infile_close(&f);
+    if (!err && t.n_at < s->window * 10)
         err = TRN_BAD("%s is too short: %lld words", path, (long long)t.n_at);
     if (!err)
         err = vocabulary(s, &t, trn_attr_int(k->node, "min_count"));
@@ -193,8 +222,8 @@ static trn_err next_sentence(skipgram *s, const trn_kctx *k)
     float scale = s->subsample * (float)s->n_corpus;
     int64_t tries = 0;
     for (int i = 0; i < SENTENCE; s->at_corpus++) {
-        if (++tries % PATIENCE == 0 && trn_cancelled(trn_k_cancel(k)))
-            return trn_errorf(TRN_CANCELLED, "the step was cancelled while nearly every word was left out");
+        if (++tries % PATIENCE == 0)
+            TRN_TRY(still_wanted(k));
         if (s->at_corpus >= s->n_corpus) {
             s->epoch++;
             s->at_corpus = 0;
@@ -214,11 +243,10 @@ static trn_err next_pair(pair *out, skipgram *s, const trn_kctx *k)
 {
     for (;; s->label++) {
         if (s->label >= s->label_end) {
-            s->words_done++;
-            if (++s->at_sentence >= SENTENCE) {
-                s->at_sentence = 0;
+            if (s->at_sentence >= SENTENCE - 1)
                 TRN_TRY(next_sentence(s, k));
-            }
+            s->at_sentence = s->at_sentence < SENTENCE - 1 ? s->at_sentence + 1 : 0;
+            s->words_done++;
             int64_t reach = 1 + (int64_t)trn_philox1_below(&s->gen, (uint32_t)s->window);
             s->label = (int32_t)TRN_MAX(s->at_sentence - reach, (int64_t)0);
             s->label_end = (int32_t)TRN_MIN(s->at_sentence + reach + 1, (int64_t)SENTENCE);
@@ -230,11 +258,13 @@ static trn_err next_pair(pair *out, skipgram *s, const trn_kctx *k)
     return TRN_OK;
 }
 
+/* All of them or, when the step is cancelled meanwhile, none: the next step goes on with the text. */
 static trn_err ahead(skipgram *s, const trn_kctx *k)
 {
-    s->at_next = 0;
+    s->at_next = AHEAD;
     for (int i = 0; i < AHEAD; i++)
         TRN_TRY(next_pair(&s->next[i], s, k));
+    s->at_next = 0;
     return TRN_OK;
 }
 
@@ -245,9 +275,11 @@ static trn_err draw_pairs(skipgram *s, trn_kctx *k, trn_tensor *examples, trn_te
         s->epoch = -1;
         s->at_corpus = s->n_corpus;
         s->at_sentence = SENTENCE;
+        s->at_next = AHEAD;
         s->ready = true;
-        TRN_TRY(ahead(s, k));
     }
+    if (s->at_next == AHEAD)
+        TRN_TRY(ahead(s, k));
     for (int64_t i = 0; i < examples->count; i++) {
         TRN_DATA_MUT(examples, int32_t)[i] = s->next[s->at_next].input;
         TRN_DATA_MUT(labels, int32_t)[i] = s->next[s->at_next].label;
@@ -342,56 +374,85 @@ static void move(float *step, const float *in, float *out, int64_t dims, bool ex
     }
 }
 
-static trn_err train(trn_kctx *k, neg_train *s, trn_vars *v)
+typedef struct training {
+    const neg_train *s;
+    trn_philox1 gen;
+    float *w_in, *w_out, *step, rate;
+    int64_t dims, samples;
+    int64_t done; /* numbers that were moved since the last look whether the step is cancelled */
+} training;
+
+/* First with the word that stands next to it, then with counterexamples. */
+static trn_err train_pair(training *t, const trn_kctx *k, int32_t example, int32_t label)
+{
+    float *in = t->w_in + example * t->dims;
+    memset(t->step, 0, (size_t)t->dims * sizeof *t->step);
+    for (int64_t j = -1; j < t->samples; j++) {
+        t->done += t->dims + 1;
+        if (t->done >= PATIENCE) {
+            t->done = 0;
+            TRN_TRY(still_wanted(k));
+        }
+        int64_t other = j < 0 ? label : draw_word(t->s, &t->gen);
+        if (j < 0 || other != label)
+            move(t->step, in, t->w_out + other * t->dims, t->dims, j < 0, t->rate);
+    }
+    for (int64_t d = 0; d < t->dims; d++)
+        in[d] += t->step[d];
+    return TRN_OK;
+}
+
+static trn_err check_training(const trn_kctx *k, const neg_train *s, const trn_vars *v, int64_t samples)
 {
     const trn_tensor *examples = trn_in(k, 2), *labels = trn_in(k, 3);
     const trn_shape *in_shape = &v->v[0]->value->shape;
-    int64_t samples = trn_attr_int(k->node, "num_negative_samples");
+    TRN_CHECK_ARG(samples <= INT32_MAX, "num_negative_samples is %lld, which has more than 32 bits", (long long)samples);
     TRN_CHECK_ARG(in_shape->rank == 2, "w_in must be a matrix");
     TRN_CHECK_ARG(trn_shape_eq(in_shape, &v->v[1]->value->shape), "w_in and w_out must have the same shape");
     TRN_CHECK_ARG(trn_is_vector(examples), "examples must be a vector");
     TRN_CHECK_ARG(trn_shape_eq(&examples->shape, &labels->shape), "examples and labels must have the same shape");
     TRN_CHECK_ARG(trn_is_scalar(trn_in(k, 4)), "lr must be a scalar");
-    int64_t words = in_shape->dim[0], dims = in_shape->dim[1];
+    int64_t words = in_shape->dim[0];
     TRN_CHECK_ARG(words == s->n, "%lld words in one table, %lld in the other", (long long)words, (long long)s->n);
     for (int64_t i = 0; i < examples->count; i++) {
         int32_t e = TRN_DATA(examples, int32_t)[i], l = TRN_DATA(labels, int32_t)[i];
         TRN_CHECK_ARG(e >= 0 && e < words && l >= 0 && l < words, "example %d or label %d is no word: there are %lld", e, l, (long long)words);
     }
+    return TRN_OK;
+}
+
+static trn_err train(trn_kctx *k, training t, trn_vars *v)
+{
+    const trn_tensor *examples = trn_in(k, 2), *labels = trn_in(k, 3);
+    TRN_TRY(check_training(k, t.s, v, t.samples));
+    t.dims = v->v[0]->value->shape.dim[1];
+    t.rate = TRN_DATA(trn_in(k, 4), float)[0];
     trn_tensor *w_in, *w_out;
     TRN_TRY(trn_vars_write(&w_in, v, 0));
     TRN_TRY(trn_vars_write(&w_out, v, 1));
-    float rate = TRN_DATA(trn_in(k, 4), float)[0], *step = malloc(((size_t)dims + 1) * sizeof *step);
-    if (!step)
+    t.w_in = w_in->data;
+    t.w_out = w_out->data;
+    t.step = malloc(((size_t)t.dims + 1) * sizeof *t.step);
+    if (!t.step)
         return trn_err_oom();
-    trn_lock(&s->mu);
-    trn_philox1 gen = trn_philox1_of(s->gen);
-    trn_philox_skip(&s->gen, (uint64_t)examples->count * (uint64_t)TRN_MAX(samples, (int64_t)0) + 1); /* more than is drawn */
-    trn_unlock(&s->mu);
-    bool stopped = false;
-    for (int64_t i = 0; i < examples->count && !stopped; i++) {
-        int32_t label = TRN_DATA(labels, int32_t)[i];
-        float *in = TRN_DATA_MUT(w_in, float) + TRN_DATA(examples, int32_t)[i] * dims, *out = w_out->data;
-        memset(step, 0, (size_t)dims * sizeof *step);
-        move(step, in, out + label * dims, dims, true, rate);
-        for (int64_t j = 0; j < samples && !stopped; j++) {
-            stopped = j % PATIENCE == PATIENCE - 1 && trn_cancelled(trn_k_cancel(k));
-            int64_t other = draw_word(s, &gen);
-            if (other != label)
-                move(step, in, out + other * dims, dims, false, rate);
-        }
-        for (int64_t d = 0; d < dims; d++)
-            in[d] += step[d];
-    }
-    free(step);
-    return stopped ? trn_errorf(TRN_CANCELLED, "the step was cancelled among %lld counterexamples of each word", (long long)samples) : TRN_OK;
+    trn_err err = TRN_OK;
+    for (int64_t i = 0; i < examples->count && !err; i++)
+        err = train_pair(&t, k, TRN_DATA(examples, int32_t)[i], TRN_DATA(labels, int32_t)[i]);
+    free(t.step);
+    return err;
 }
 
 static trn_err k_neg_train(trn_kctx *k)
 {
+    neg_train *s = k->state;
+    training t = {.s = s, .samples = trn_attr_int(k->node, "num_negative_samples")};
+    trn_lock(&s->mu); /* not with the variables' locks, which have the same rank */
+    t.gen = trn_philox1_of(s->gen);
+    trn_philox_skip(&s->gen, (uint64_t)trn_in(k, 2)->count * (uint64_t)TRN_MAX(t.samples, (int64_t)0) + 1); /* more than is drawn */
+    trn_unlock(&s->mu);
     trn_vars v = {0};
     TRN_TRY(trn_vars_lock(&v, k, 2, TRN_FLOAT));
-    return trn_vars_done(&v, k, train(k, k->state, &v));
+    return trn_vars_done(&v, k, train(k, t, &v));
 }
 
 const trn_op trn_ops_word2vec[] = {

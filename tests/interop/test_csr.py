@@ -109,6 +109,39 @@ def test_large(target):
     same(target, parts(m, np.float32) + [csr.sparse_matrix_mat_mul(matrix(a), d), csr.sparse_matrix_mat_mul(matrix(a.T.copy()), d, transpose_a=True)], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.asan
+def test_places_in_any_order(target):
+    """Columns of a row that do not ascend, and places that are named more than once."""
+    at = np.array([[0, 2], [0, 0], [0, 2], [1, 1], [3, 2], [3, 1], [3, 0], [3, 1]], np.int64)
+    out = []
+    for t in TYPES:
+        v = sparse((8,), t, 1.0)
+        a, b = (csr.sparse_tensor_to_csr_sparse_matrix(at, v, np.array([4, n], np.int64)) for n in (3, 4))
+        d = sparse((4, 3), t, 1.0, 1)
+        for m in a, csr.dense_to_csr_sparse_matrix(d, at), csr.sparse_matrix_transpose(a, type=t):
+            out += parts(m, t)
+        out += [csr.sparse_matrix_mat_mul(a, d, transpose_b=True), csr.sparse_matrix_mat_mul(a, d, transpose_a=True)]
+        out.append(csr.csr_sparse_matrix_to_dense(csr.sparse_matrix_sparse_mat_mul(a, matrix(sparse((3, 5), t, 1.0, 2)), type=t), type=t))
+        out.append(csr.csr_sparse_matrix_to_dense(csr.sparse_matrix_sparse_mat_mul(b, b, type=t), type=t))
+    same(target, out, **CLOSE)
+
+
+def test_long_row(target):
+    """More products for one row than are made before somebody looks whether the step is cancelled."""
+    out = []
+    for t in np.float32, np.complex64:
+        v, b = sparse((3000,), t, 1.0), sparse((1, 1 << 14), t, 1.0, 1)
+        a = csr.sparse_tensor_to_csr_sparse_matrix(np.zeros((3000, 2), np.int64), v, np.array([1, 1], np.int64))
+        out += [csr.sparse_matrix_mat_mul(a, b, transpose_output=o, conjugate_output=o) for o in (False, True)]
+    same(target, out, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.asan
+def test_conj(target):
+    for t in TYPES:
+        same(target, parts(tf.raw_ops.Conj(input=matrix(sparse((2, 3, 4), t))), t, 2))
+
+
 def test_numbers_that_cancel_stay(target):
     a, b = np.array([[1, 1], [0, 2]], np.float32), np.array([[3, 1], [-3, 1]], np.float32)
     same(target, parts(csr.sparse_matrix_sparse_mat_mul(matrix(a), matrix(b), type=np.float32), np.float32))
@@ -132,6 +165,22 @@ def test_errors(target):
               csr.sparse_matrix_nnz(csr.sparse_matrix_sparse_mat_mul(matrix(x), matrix(x), type=np.float64, transpose_b=True)), whole(csr.dense_to_csr_sparse_matrix(x, i))):
         for feed in {n: 0, b: np.ones((3, 2)), i: [[0, 0]]}, {n: 1, b: np.ones((2, 3)), i: [[0, 3]]}, {n: -1, b: np.ones((3, 2)), i: [[2, 0]]}:
             both.agree(both.run(target, f, feed), both.run("", f, feed), **CLOSE)
+
+
+@pytest.mark.asan
+def test_errors_of_batches(target):
+    ph = tf1.placeholder
+    at, a, b, d = ph(tf.int64, [None, 3]), ph(tf.int64, [3]), ph(tf.int64, [3]), ph(tf.float32, [None, None, None])
+    x, y = (csr.sparse_tensor_to_csr_sparse_matrix(at, tf.ones(tf.shape(at)[:1]), s) for s in (a, b))
+    out = [csr.csr_sparse_matrix_components(x, 2, type=tf.float32), csr.sparse_matrix_nnz(x)]
+    for turn in {}, dict(transpose_a=True, adjoint_b=True):
+        out.append(csr.csr_sparse_matrix_to_dense(csr.sparse_matrix_sparse_mat_mul(x, y, type=tf.float32, **turn), type=tf.float32))
+        out.append(csr.sparse_matrix_mat_mul(x, d, **turn))
+    for where in [[0, 0, 0]], [[0, 1, 1], [1, 0, 0]]:
+        for sa, sb in ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (3, 4, 5)), ((3, 3, 4), (1, 4, 3)), ((1, 3, 4), (2, 4, 3)), ((2, 3, 4), (2, 3, 5)), ((2, 3, 4), (2, 5, 4)), ((2, 3, -4), (2, 4, 5)):
+            feed = {at: where, a: sa, b: sb, d: np.ones([abs(n) for n in sb])}
+            for f in out:
+                both.agree(both.run(target, f, feed), both.run("", f, feed), **CLOSE)
 
 
 def test_over_the_wire(target):

@@ -40,6 +40,7 @@ def old(graph, op, inputs=(), **attrs):
     return g
 
 
+@pytest.mark.asan
 @pytest.mark.parametrize("kw", [dict(), dict(subsample=0.0), dict(subsample=0.05, window_size=3, min_count=20), dict(window_size=1, min_count=100)], ids=str)
 def test_pairs(target, text, kw):
     with old(tf.Graph(), "Skipgram", filename=text, batch_size=700, **kw).as_default():
@@ -81,6 +82,7 @@ def trained(target, graph, feed, steps=1):
         return s.run(["w:0", "v:0"])
 
 
+@pytest.mark.asan
 def test_step(target):
     """Without counterexamples, which TensorFlow draws at random."""
     rng = np.random.RandomState(3)

@@ -423,8 +423,8 @@ def cases_immutable_const(rng, quick):
     with open(path, "wb") as f:
         f.write(x)
     atexit.register(os.unlink, path)
-    for t in (tf.float32, tf.int64, tf.uint8, tf.half, tf.complex64):
-        for shape in ((3, 4), (), (7,), (4096 // t.size,)):
+    for t in (tf.float32, tf.int64, tf.uint8, tf.half, tf.complex64, tf.float64, tf.complex128, tf.bfloat16, tf.int16, tf.uint64, tf.qint8):
+        for shape in ((3, 4), (), (7,), (0, 3), (4096 // t.size,)):
             yield C("ImmutableConst", [], dtype=t, shape=shape, memory_region_name=path, check=lambda w, g: None if w[0].tobytes() == g[0].tobytes() and w[0].shape == g[0].shape else "other bytes")
         yield C("ImmutableConst", [], dtype=t, shape=(4097,), memory_region_name=path)
     yield C("ImmutableConst", [], dtype=tf.float32, shape=(1,), memory_region_name=path + "-none")

@@ -139,6 +139,9 @@ def cases_stochastic_cast(rng, quick):
         yield C("StochasticCastToInt", [x, key, counter, np.int32(3)], Tout=tf.int8)
         yield C("StochasticCastToInt", [x, key, counter, np.int32(2)], Tout=tf.int8)
         yield C("StochasticCastToInt", [x, key[0], counter, alg], Tout=tf.int8)
+        yield C("StochasticCastToInt", [x, counter, counter, alg], Tout=tf.int8)
+        yield C("StochasticCastToInt", [x, key, counter, alg.reshape(1)], Tout=tf.int8)
+        yield C("StochasticCastToInt", [x[:0], key, counter, alg], Tout=tf.int8)
 
 
 def cases_sobol(rng, quick):

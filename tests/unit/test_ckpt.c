@@ -777,6 +777,27 @@ static void malformed_elements(void **state)
     }
 }
 
+/* ImmutableConst: no memory for what a file cannot fill, and no other files than regular ones. */
+static void constants_in_files(void **state)
+{
+    (void)state;
+    optest t;
+    char attrs[600];
+    ok(RUN(&t, "WriteFile", "", str(in_dir("c")), trn_tensor_str("\1\0\2", 3)));
+    optest_end(&t);
+    snprintf(attrs, sizeof attrs, "dtype=bool, shape=[3], memory_region_name=%s", in_dir("c"));
+    ok(optest_run(&t, "ImmutableConst", attrs, NULL));
+    assert_memory_equal(t.out[0].t->data, "\1\0\1", 3);
+    optest_end(&t);
+    snprintf(attrs, sizeof attrs, "dtype=f64, shape=[4611686018427387904], memory_region_name=%s", in_dir("c"));
+    fails(optest_run(&t, "ImmutableConst", attrs, NULL), TRN_INTERNAL, "has 3 bytes");
+    optest_end(&t);
+    fails(optest_run(&t, "ImmutableConst", "dtype=f64, shape=[4], memory_region_name=/dev/zero", NULL), TRN_FAILED_PRECONDITION, "regular file");
+    optest_end(&t);
+    fails(optest_run(&t, "Skipgram", "filename=/dev/zero, batch_size=1, window_size=1, min_count=1, subsample=0", NULL), TRN_FAILED_PRECONDITION, "regular file");
+    optest_end(&t);
+}
+
 /* --allow-path: nothing outside, by no op. */
 static trn_err only_x(const trn_kctx *k, const char *path)
 {
@@ -816,6 +837,8 @@ static void confined(void **state)
         {"ReadFile", "", {str(in_dir("y.index"))}},
         {"WriteFile", "", {str(in_dir("y3")), str("v")}},
         {"MatchingFiles", "", {str(in_dir("*"))}},
+        {"ImmutableConst", "dtype=u8, shape=[1], memory_region_name=/etc/hostname", {0}},
+        {"Skipgram", "filename=/etc/hostname, batch_size=1, window_size=1, min_count=1, subsample=0", {0}},
     };
     for (size_t i = 0; i < TRN_COUNTOF(cases); i++) {
         optest t;
@@ -850,6 +873,7 @@ int main(void)
         cmocka_unit_test(malformed_elements),
         cmocka_unit_test_teardown(save_and_restore, clean_dir),
         cmocka_unit_test_teardown(whole_files, clean_dir),
+        cmocka_unit_test_teardown(constants_in_files, clean_dir),
         cmocka_unit_test_teardown(confined, clean_dir),
     };
     if (!mkdtemp(dir))

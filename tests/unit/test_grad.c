@@ -402,6 +402,22 @@ static trn_out compressed_rows(model *m, trn_dtype t)
     }
     return sum;
 }
+/* One matrix goes with a batch of them, on either side, turned or not. */
+static trn_out one_with_many(model *m)
+{
+    static const int64_t at_a[] = {0, 0, 1, 0, 1, 0, 0, 2, 2}, at_b[] = {0, 0, 0, 0, 1, 2, 0, 2, 1, 1, 0, 2, 1, 1, 0, 1, 2, 2};
+    trn_out a = csr_of_dense(m, variable_input(m, TRN_DOUBLE, 3, (const int64_t[]){1, 3, 3}, 0.2, 0.9, 0), at_a, 3, 3);
+    trn_out b = csr_of_dense(m, variable_input(m, TRN_DOUBLE, 3, (const int64_t[]){2, 3, 3}, 0.2, 0.9, 0), at_b, 6, 3), sum = TRN_NONE;
+    trn_attr type = trn_at_type("type", TRN_DOUBLE);
+    for (int i = 0; i < 4; i++) {
+        trn_attr turns[] = {type, trn_at_bool("transpose_a", i % 2), trn_at_bool("adjoint_a", false), trn_at_bool("transpose_b", i / 2), trn_at_bool("adjoint_b", false)};
+        bool swap = i == 1 || i == 2;
+        trn_out p = add(m->b, "SparseMatrixSparseMatMul", TRN_OUTS(swap ? b : a, swap ? a : b), turns, 5);
+        trn_out w = sum_sq(m, add(m->b, "CSRSparseMatrixToDense", &p, 1, &type, 1), 3);
+        sum = trn_out_is(sum) ? OP("AddV2", sum, w) : w;
+    }
+    return sum;
+}
 static trn_out real_rows(model *m) { return compressed_rows(m, TRN_DOUBLE); }
 static trn_out complex_rows(model *m) { return compressed_rows(m, TRN_COMPLEX128); }
 
@@ -802,6 +818,7 @@ static const gcase cases[] = {
     {"TensorList", "", "", .build = lists},
     {"SparseMatrixMatMul", "", "", .build = real_rows},
     {"SparseMatrixMatMul", "complex", "", .build = complex_rows},
+    {"SparseMatrixSparseMatMul", "one with many", "", .build = one_with_many},
     {"TensorArray", "", "", .build = arrays},
 };
 

@@ -90,6 +90,46 @@ static void integers(void **s)
     optest_end(&t);
 }
 
+/* Of no matrices, each may be so large that the square of its size is no number; and there may be any number of matrices without elements. */
+static void no_matrices(void **s)
+{
+    static const char *const ops[] = {"Cholesky", "MatrixDeterminant", "MatrixInverse", "Qr", "SelfAdjointEig", "SelfAdjointEigV2", "Svd", "Lu", "MatrixSquareRoot",
+                                      "MatrixExponential", "Eig"};
+    static const int64_t dims[][3] = {{0, INT64_C(1) << 32, INT64_C(1) << 32}, {0, INT64_C(3037000500), INT64_C(3037000500)}, {INT64_C(1) << 50, 0, 0}};
+    for (size_t i = 0; i < TRN_COUNTOF(ops) * TRN_COUNTOF(dims); i++) {
+        const char *op = ops[i / TRN_COUNTOF(dims)];
+        const int64_t *d = dims[i % TRN_COUNTOF(dims)];
+        if (*d && strcmp(op, "MatrixDeterminant") == 0) /* one each */
+            continue;
+        optest t;
+        assert_null(optest_run(&t, op, strcmp(op, "Eig") == 0 ? "Tout=c64" : "", trn_tensor_from(TRN_FLOAT, 3, d, NULL), NULL));
+        assert_int_equal(t.out[0].t->count, 0);
+        optest_end(&t);
+    }
+    static const char *const along[] = {"Cumsum", "Cumprod", "CumulativeLogsumexp"};
+    for (size_t i = 0; i < TRN_COUNTOF(along); i++) {
+        optest t;
+        assert_null(optest_run(&t, along[i], NULL, trn_tensor_from(TRN_FLOAT, 3, dims[2], NULL), trn_tensor_i32(0), NULL));
+        optest_end(&t);
+        assert_null(optest_run(&t, along[i], NULL, trn_tensor_from(TRN_FLOAT, 3, dims[0], NULL), trn_tensor_i32(0), NULL));
+        optest_end(&t);
+    }
+    optest t;
+    assert_null(optest_run(&t, "MatrixDiagPartV3", NULL, trn_tensor_from(TRN_FLOAT, 3, dims[2], NULL), trn_tensor_i32(0), trn_tensor_f32(0), NULL));
+    optest_end(&t);
+    assert_null(optest_run(&t, "MatrixDiagV3", NULL, trn_tensor_from(TRN_FLOAT, 2, (int64_t[]){INT64_C(1) << 50, 0}, NULL), trn_tensor_i32(0), trn_tensor_i32(-1), trn_tensor_i32(-1),
+                           trn_tensor_f32(0), NULL));
+    optest_end(&t);
+    trn_tensor *x = trn_tensor_from(TRN_FLOAT, 3, dims[0], NULL);
+    assert_null(optest_run(&t, "CholeskyGrad", NULL, trn_tensor_ref(x), trn_tensor_ref(x), NULL));
+    optest_end(&t);
+    assert_null(optest_run(&t, "TridiagonalSolve", NULL, trn_tensor_from(TRN_FLOAT, 3, (int64_t[]){0, 3, INT64_C(1) << 32}, NULL), trn_tensor_ref(x), NULL));
+    optest_end(&t);
+    trn_tensor *band = trn_tensor_from(TRN_FLOAT, 3, (int64_t[]){0, 1, INT64_C(1) << 32}, NULL);
+    assert_null(optest_run(&t, "TridiagonalMatMul", NULL, trn_tensor_ref(band), trn_tensor_ref(band), band, x, NULL));
+    optest_end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +137,7 @@ int main(void)
         cmocka_unit_test(broadcasting),
         cmocka_unit_test(forwarding),
         cmocka_unit_test(integers),
+        cmocka_unit_test(no_matrices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "statetest.h"
@@ -354,12 +355,64 @@ static void unseeded_and_bad(void **state)
     st_free(s);
 }
 
+static void a_cancelled_cast(void **state)
+{
+    st *s = st_new();
+    st_node *n = st_op(s, "StochasticCastToInt", "cast");
+    st_type(s, n, "Tin", TRN_FLOAT);
+    st_type(s, n, "Tout", TRN_INT32);
+    trn_value out, in[4] = {st_t(trn_tensor_f32(.5f)), st_t(trn_tensor_from(TRN_UINT64, 1, (int64_t[]){1}, (uint64_t[]){7})),
+                            st_t(trn_tensor_from(TRN_UINT64, 1, (int64_t[]){2}, (uint64_t[]){1, 2})), st_t(trn_tensor_i32(1))};
+    s->step.cancel = trn_cancel_new();
+    ok(st_run(s, n, in, 4, &out));
+    st_drop(out);
+    trn_cancel_fire(s->step.cancel, trn_errorf(TRN_CANCELLED, "nobody waits"));
+    fails(st_run(s, n, in, 4, &out), TRN_CANCELLED, "nobody waits");
+    trn_cancel_unref(s->step.cancel);
+    for (int i = 0; i < 4; i++)
+        st_drop(in[i]);
+    st_free(s);
+}
+
+/* word2vec's pairs: a step that is cancelled while it looks for words takes none from those that come after it. */
+static void pairs_after_a_cancelled_step(void **state)
+{
+    char path[] = "/tmp/trainera-words-XXXXXX";
+    int fd = mkstemp(path);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(write(fd, "a ", 2), 2);
+    close(fd);
+    st *s = st_new();
+    st_node *n = st_op(s, "Skipgram", "pairs");
+    st_str(s, n, "filename", path);
+    st_int(s, n, "batch_size", 4000);
+    st_int(s, n, "window_size", 5);
+    st_int(s, n, "min_count", 1);
+    st_attr(s, n, "subsample", TRN_ATTR_FLOAT)->v.f = 1e-7f; /* three in ten thousand words are kept: more are looked at than between two looks at the step */
+    trn_value out[7];
+    s->step.cancel = trn_cancel_new();
+    trn_cancel_fire(s->step.cancel, trn_errorf(TRN_DEADLINE_EXCEEDED, "too late"));
+    for (int i = 0; i < 2; i++)
+        fails(st_run(s, n, NULL, 0, out), TRN_DEADLINE_EXCEEDED, "too late");
+    trn_cancel_unref(s->step.cancel);
+    s->step.cancel = trn_cancel_new();
+    ok(st_run(s, n, NULL, 0, out));
+    for (int i = 0; i < 4000; i++)
+        assert_true(TRN_DATA(out[5].t, int32_t)[i] == 1 && TRN_DATA(out[6].t, int32_t)[i] == 1);
+    for (int i = 0; i < 7; i++)
+        st_drop(out[i]);
+    trn_cancel_unref(s->step.cancel);
+    st_free(s);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),         cmocka_unit_test(same_integers),     cmocka_unit_test(key_and_counter),
         cmocka_unit_test(shuffle_and_sample), cmocka_unit_test(gamma_and_poisson), cmocka_unit_test(unseeded_and_bad),
-        cmocka_unit_test(between_bounds),
+        cmocka_unit_test(between_bounds),     cmocka_unit_test(pairs_after_a_cancelled_step),
+        cmocka_unit_test(a_cancelled_cast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

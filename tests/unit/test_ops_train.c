@@ -715,6 +715,31 @@ static void bad_inputs(void **state)
     st_free(s);
 }
 
+/* word2vec: however few counterexamples each word has, the step can be cancelled. */
+static void cancelled_among_words(void **state)
+{
+    enum { WORDS = 2000 };
+    st *s = st_new();
+    st_node *n = st_op(s, "NegTrain", "train");
+    trn_attr *counts = st_attr(s, n, "vocab_count", TRN_ATTR_INT);
+    counts->is_list = true;
+    counts->n = 3;
+    static const trn_attr_val some[3] = {{.i = 1}, {.i = 2}, {.i = 3}};
+    counts->list = some;
+    st_int(s, n, "num_negative_samples", 1000);
+    static const int32_t words[WORDS];
+    trn_value in[5] = {variable(s, true, 0, TRN_FLOAT), variable(s, true, 1, TRN_FLOAT), st_t(trn_tensor_from(TRN_INT32, 1, (int64_t[]){WORDS}, words)),
+                       st_t(trn_tensor_from(TRN_INT32, 1, (int64_t[]){WORDS}, words)), st_t(trn_tensor_f32(0))};
+    s->step.cancel = trn_cancel_new();
+    ok(st_run(s, n, in, 5, NULL));
+    trn_cancel_fire(s->step.cancel, trn_errorf(TRN_CANCELLED, "nobody waits"));
+    fails(st_run(s, n, in, 5, NULL), TRN_CANCELLED, "nobody waits");
+    trn_cancel_unref(s->step.cancel);
+    for (int i = 0; i < 5; i++)
+        st_drop(in[i]);
+    st_free(s);
+}
+
 /* Two optimizers that name the same two variables in opposite order, from several threads: must not deadlock, and must lose no step. */
 struct worker {
     st *s;
@@ -780,6 +805,7 @@ int main(void)
         cmocka_unit_test(bad_products),
         cmocka_unit_test(bad_inputs),
         cmocka_unit_test(crossed_locks),
+        cmocka_unit_test(cancelled_among_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 
 #define MAX_LIST 65536 /* values of one N*T argument */
+/* What one body may take in memory, beside its constants: one input of it may stand for many tensors, one attr's value be put in many places. */
+#define MAX_BODY ((size_t)1 << 30)
+#define MAX_ATTR_DEPTH 64 /* functions as attrs of functions: values that went from call to call, each time into another one */
 
 typedef struct func {
     _Atomic uint32_t ref;
@@ -278,6 +281,14 @@ void trn_funclib_remove(trn_funclib *l, const char *name)
     func_unref(f);
 }
 
+trn_map *trn_funclib__rets(const Tensorflow__FunctionDef *fd)
+{
+    trn_map *from = trn_map_new();
+    for (size_t k = fd->n_ret; k-- > 0;) /* the first one of a name counts */
+        trn_map_puts(from, fd->ret[k]->key, fd->ret[k]->value);
+    return from;
+}
+
 size_t trn_funclib_count(const trn_funclib *l) { return (size_t)l->n; }
 
 /* ---- signatures ----------------------------------------------------------------------------------------------- */
@@ -424,17 +435,49 @@ typedef struct body {
         results; /* "id:name" → int[2]: first and count of a result of a function that node id calls; "id": those are known */
     trn_ctlset ctls;
     uint64_t *left; /* of trn_graph__max_growth */
+    int uniq;       /* for names of results */
 } body;
 
-static trn_err substitute(trn_attr *attr, body *b);
+static trn_err check_size(const body *b)
+{
+    return trn_arena_bytes(b->a) <= MAX_BODY ? TRN_OK
+                                             : trn_errorf(TRN_RESOURCE_EXHAUSTED, "function '%s': its body takes more than %zu bytes",
+                                                          b->fd->signature->name, MAX_BODY);
+}
 
-static trn_err substitute_func(const trn_func_ref **f, body *b)
+static int depth_of_func(const trn_func_ref *f);
+
+/* Functions in functions in this value. */
+static int depth_of(const trn_attr *attr)
+{
+    int most = 0;
+    if (attr->kind == TRN_ATTR_FUNC)
+        for (int i = 0; i < (attr->is_list ? attr->n : 1); i++) {
+            int one = depth_of_func(attr->is_list ? attr->list[i].func : attr->v.func);
+            most = TRN_MAX(most, one);
+        }
+    return most;
+}
+
+static int depth_of_func(const trn_func_ref *f)
+{
+    int most = 0;
+    for (int i = 0; i < f->n_attrs; i++) {
+        int one = depth_of(&f->attrs[i]);
+        most = TRN_MAX(most, one);
+    }
+    return most + 1;
+}
+
+static trn_err substitute(trn_attr *attr, body *b, int depth);
+
+static trn_err substitute_func(const trn_func_ref **f, body *b, int depth)
 {
     trn_func_ref *c = trn_arena_alloc(b->a, sizeof *c);
     trn_attr *attrs = trn_arena_alloc(b->a, (size_t)TRN_MAX((*f)->n_attrs, 1) * sizeof *attrs);
     for (int i = 0; i < (*f)->n_attrs; i++) {
         attrs[i] = (*f)->attrs[i];
-        TRN_TRY(substitute(&attrs[i], b));
+        TRN_TRY(substitute(&attrs[i], b, depth + 1));
     }
     *c = (trn_func_ref){(*f)->name, (*f)->n_attrs, attrs};
     *f = c;
@@ -442,7 +485,7 @@ static trn_err substitute_func(const trn_func_ref **f, body *b)
 }
 
 /* Placeholders become the values of this instance; the attr itself is in b's arena already. */
-static trn_err substitute(trn_attr *attr, body *b)
+static trn_err substitute(trn_attr *attr, body *b, int depth)
 {
     if (attr->kind == TRN_ATTR_PLACEHOLDER) {
         const trn_attr *v;
@@ -450,16 +493,20 @@ static trn_err substitute(trn_attr *attr, body *b)
         if (!v)
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s' is used without its attr '%s'",
                               b->fd->signature->name, attr->v.s.p);
+        TRN_TRY(check_size(b));
+        if (depth + depth_of(v) > MAX_ATTR_DEPTH)
+            return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': attr '%s' nests functions deeper than %d",
+                              b->fd->signature->name, attr->v.s.p, MAX_ATTR_DEPTH);
         const char *name = attr->name;
         trn_attr__copy(attr, b->a, v);
         attr->name = name;
     } else if (attr->kind == TRN_ATTR_FUNC && !attr->is_list) {
-        TRN_TRY(substitute_func(&attr->v.func, b));
+        TRN_TRY(substitute_func(&attr->v.func, b, depth));
     } else if (attr->kind == TRN_ATTR_FUNC) {
         trn_attr_val *v = trn_arena_alloc(b->a, (size_t)TRN_MAX(attr->n, 1) * sizeof *v);
         for (int i = 0; i < attr->n; i++) {
             v[i] = attr->list[i];
-            TRN_TRY(substitute_func(&v[i].func, b));
+            TRN_TRY(substitute_func(&v[i].func, b, depth));
         }
         attr->list = v;
     }
@@ -476,6 +523,7 @@ static trn_err body_args(body *b)
         int first = b->first_arg[i], count = b->first_arg[i + 1] - first;
         if (trn_map_puts(b->args, name, (void *)(uintptr_t)(i + 1)))
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Duplicated arg name: %s", sig->name, name);
+        TRN_TRY(check_size(b));
         for (int k = 0; k < count; k++) {
             trn_attr *attrs = trn_arena_alloc(b->a, 2 * sizeof *attrs);
             attrs[0] = trn_attr__type("T", types[first + k]);
@@ -494,7 +542,8 @@ static trn_err body_node(body *b, const Tensorflow__NodeDef *pb)
     int n_attrs, n_ctl = 0;
     TRN_TRY(trn_attrs__from_pb(&attrs, &n_attrs, b->a, pb->attr, pb->n_attr));
     for (int i = 0; i < n_attrs; i++)
-        TRN_TRY(substitute(&attrs[i], b));
+        TRN_TRY(substitute(&attrs[i], b, 0));
+    TRN_TRY(check_size(b));
     for (size_t i = 0; i < pb->n_input; i++)
         n_ctl += pb->input[i][0] == '^';
     trn_gnode *nd;
@@ -641,22 +690,21 @@ static trn_err body_inputs(body *b, trn_gnode *nd, const Tensorflow__NodeDef *pb
 
 static const char *fresh_name(body *b, const char *name)
 {
+    const char *base = name;
     while (trn_map_gets(b->s.by_name, name))
-        name = trn_arena_printf(b->a, "%s_", name);
+        name = trn_arena_printf(b->a, "%s_%d", base, ++b->uniq);
     return name;
 }
 
-static trn_err body_rets(body *b)
+static trn_err put_rets(body *b, const trn_map *from_of)
 {
     const Tensorflow__OpDef *sig = b->fd->signature;
     trn_dtype *types;
     int *first;
     TRN_TRY(flat_types(&types, &first, b->a, b->fd, b->f, sig->output_arg, sig->n_output_arg));
     for (size_t i = 0; i < sig->n_output_arg; i++) {
-        const char *name = sig->output_arg[i]->name, *from = NULL;
-        for (size_t k = 0; k < b->fd->n_ret && !from; k++)
-            if (strcmp(b->fd->ret[k]->key, name) == 0)
-                from = b->fd->ret[k]->value;
+        const char *name = sig->output_arg[i]->name, *from = trn_map_gets(from_of, name);
+        TRN_TRY(check_size(b));
         if (!from)
             return trn_errorf(TRN_INVALID_ARGUMENT, "function '%s': Return %s missing.", sig->name, name);
         span r;
@@ -677,6 +725,14 @@ static trn_err body_rets(body *b)
         }
     }
     return TRN_OK;
+}
+
+static trn_err body_rets(body *b)
+{
+    trn_map *from = trn_funclib__rets(b->fd);
+    trn_err err = put_rets(b, from);
+    trn_map_free(from, NULL);
+    return err;
 }
 
 static trn_err body_ctl_rets(body *b)

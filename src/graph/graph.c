@@ -32,6 +32,14 @@ void trn_gstore_unref(trn_gstore *s)
     free(s);
 }
 
+size_t trn_gstore__bytes(const trn_gstore *s)
+{
+    size_t n = trn_arena_bytes(s->arena);
+    for (int i = 0; i < s->n_parents; i++)
+        n += trn_gstore__bytes(s->parents[i]);
+    return n;
+}
+
 void trn_gstore__adopt(trn_gstore *s, TRN_OWN trn_gstore *parent)
 {
     TRN_PUSH(s->parents, s->n_parents, s->cap_parents, parent);

@@ -13,6 +13,7 @@ struct trn_gstore {
     struct trn_gstore **parents;
 };
 trn_gstore *trn_gstore__new(void);
+size_t trn_gstore__bytes(const trn_gstore *s); /* with its parents */
 void trn_gstore__adopt(trn_gstore *s, TRN_OWN trn_gstore *parent);
 
 /* "name", "name:3", "^name" (slot -1). Nothing is allocated; *len bytes of the name start at *name. False: slot out of bounds. */
@@ -119,6 +120,8 @@ trn_err trn_nodes__growth(uint64_t *out, Tensorflow__NodeDef *const *node, size_
 
 /* ---- functions */
 const Tensorflow__FunctionDef *trn_funclib__find(const trn_funclib *l, const char *name);
+/* Name of a result → where it comes from; the strings are the function's, the map the caller's. */
+trn_map *trn_funclib__rets(const Tensorflow__FunctionDef *fd);
 /* trn_funclib_body that takes what the constants need from *left (of trn_graph__max_growth), for callers that make many bodies. */
 trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f, uint64_t *left) TRN_MUST_USE;
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */

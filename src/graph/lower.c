@@ -15,6 +15,7 @@
 
 #define MAX_DEPTH 64            /* functions inside functions */
 #define MAX_ADDED (1000 * 1000) /* nodes: a few nested functions can ask for 2^60 */
+#define MAX_BYTES ((size_t)1 << 30) /* for all that lowering makes: names and lists of inputs are a peer's, and each copy of a body has them again */
 
 /* Which functions a node came out of, innermost first: calls to one of them stay calls. */
 typedef struct chain {
@@ -41,6 +42,7 @@ typedef struct lower {
     trn_map *moved;     /* name of a lowered node → name of what stands for its output 0, for colocation */
     const chain *cur;   /* of the node that is being lowered */
     uint64_t growth;    /* that the constants of further bodies may take */
+    size_t had, of_bodies; /* bytes of the graph's arena before; of the bodies */
     int *root, n_roots, cap_roots; /* effects that happen whether anybody looks at a result or not */
     trn_ctlset ctls;
 } lower;
@@ -63,12 +65,20 @@ static void reserve(lower *l)
 
 /* ---- new nodes ------------------------------------------------------------------------------------------------ */
 
+static trn_err check_room(const lower *l, const char *scope)
+{
+    if (l->g->n - l->n0 > MAX_ADDED)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "lowering '%.1024s' makes more than %d nodes", scope, MAX_ADDED);
+    if (trn_arena_bytes(l->g->arena) - l->had + trn_arena_bytes(l->tmp) + l->of_bodies > MAX_BYTES)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "lowering '%.1024s' takes more than %zu bytes", scope, MAX_BYTES);
+    return TRN_OK;
+}
+
 static trn_err add(trn_gnode **out, lower *l, const char *op, const char *scope, const char *leaf, const char *device,
                    const trn_attr *attrs, int n_attrs, const trn_edge *in, int n_in)
 {
     trn_graph *g = l->g;
-    if (g->n - l->n0 > MAX_ADDED)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "lowering '%s' makes more than %d nodes", scope, MAX_ADDED);
+    TRN_TRY(check_room(l, scope));
     const char *name = trn_graph_unique_name(g, trn_arena_printf(l->tmp, "%s/%s", scope, leaf));
     /* Inputs may be nodes that are lowered already: their notes say where the value comes from now. */
     trn_edge *e = trn_arena_alloc(l->tmp, (size_t)TRN_MAX(n_in, 1) * sizeof *e);
@@ -196,6 +206,7 @@ static trn_err body_of(trn_graph **out, lower *l, const trn_func_ref *f, bool by
         b = trn_graph__without_dead_nodes(b, by_name);
         /* the new nodes keep pointing into the body's strings and attrs */
         trn_gstore__adopt(l->g->store, trn_gstore_ref(b->store));
+        l->of_bodies += trn_gstore__bytes(b->store);
         /* bodies with attrs are used once, but live as long as the others: they are freed together */
         trn_map_puts(l->bodies, key ? key : trn_arena_printf(l->tmp, "%s %zu", f->name, trn_map_count(l->bodies)), b);
     }
@@ -316,8 +327,7 @@ static trn_err copy_node(trn_gnode **out, lower *l, const call *c, const trn_gno
 {
     trn_graph *g = l->g;
     trn_arena *a = g->arena;
-    if (g->n - l->n0 > MAX_ADDED)
-        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "lowering '%s' makes more than %d nodes", c->scope, MAX_ADDED);
+    TRN_TRY(check_room(l, c->scope));
     trn_gnode *nd = trn_arena_dup(a, s, sizeof *s);
     nd->n.name = trn_graph_unique_name(g, trn_arena_printf(l->tmp, "%s/%s", c->scope, s->n.name));
     nd->n.device = body_device(l, s->n.device, c->device);
@@ -404,6 +414,7 @@ static trn_err whichever(int *out, lower *l, const call *c, const int *ids, int 
 static trn_err inline_body(called *out, lower *l, const call *c)
 {
     trn_graph *body;
+    TRN_TRY(check_room(l, c->scope));
     TRN_TRY(body_of(&body, l, c->f, c->by_name));
     const chain *outer = l->cur;
     chain *ch = trn_arena_alloc(l->tmp, sizeof *ch);
@@ -802,17 +813,15 @@ static trn_err lower_case(lower *l, trn_gnode *nd)
 }
 
 /* A resource that the body hands through unchanged need not go round: it enters once, as a constant of the frame. */
-static bool is_invariant(const lower *l, const trn_gnode *nd, int i, const trn_func_ref *body)
+static bool is_invariant(const lower *l, const trn_gnode *nd, int i, const trn_func_ref *body, const trn_map *rets)
 {
     const Tensorflow__FunctionDef *fd = trn_funclib__find(l->g->lib, body->name);
     const Tensorflow__OpDef *sig = fd->signature;
     if (trn_dtype_base(nd->n.in_types[i]) != TRN_RESOURCE || sig->n_input_arg != (size_t)nd->n.n_in ||
         sig->n_output_arg != (size_t)nd->n.n_in)
         return false; /* with list arguments the positions differ; then it goes round */
-    for (size_t k = 0; k < fd->n_ret; k++)
-        if (strcmp(fd->ret[k]->key, sig->output_arg[i]->name) == 0)
-            return strcmp(fd->ret[k]->value, sig->input_arg[i]->name) == 0;
-    return false;
+    const char *from = trn_map_gets(rets, sig->output_arg[i]->name);
+    return from && strcmp(from, sig->input_arg[i]->name) == 0;
 }
 
 static bool returns_bool(const lower *l, const trn_func_ref *f)
@@ -849,10 +858,12 @@ static trn_err lower_while(lower *l, trn_gnode *nd)
         return trn_errorf(TRN_INVALID_ARGUMENT, "'%s' (%s) has %d inputs and %d outputs", scope, nd->n.op, n,
                           nd->n.n_out);
     loop_var *v = trn_arena_alloc(l->tmp, (size_t)n * sizeof *v);
+    trn_map *rets = trn_funclib__rets(trn_funclib__find(l->g->lib, body->name));
     for (int i = 0; i < n; i++) {
-        v[i].invariant = is_invariant(l, nd, i, body);
+        v[i].invariant = is_invariant(l, nd, i, body, rets);
         n_moving += !v[i].invariant;
     }
+    trn_map_free(rets, NULL);
     for (int i = 0; i < n && !n_moving; i++)
         v[i].invariant = false; /* something must go round */
 
@@ -1077,7 +1088,7 @@ trn_err trn_graph_lower(trn_graph *g)
     if (!g->lib)
         return TRN_OK;
     lower l = {.g = g, .n0 = g->n, .tmp = trn_arena_new(), .bodies = trn_map_new(), .moved = trn_map_new(),
-               .growth = trn_graph__max_growth()};
+               .growth = trn_graph__max_growth(), .had = trn_arena_bytes(g->arena)};
     reserve(&l);
     bool *sink = sinks_of(g);
     for (int i = 0; i < g->n; i++)

@@ -287,6 +287,72 @@ static void explosions_are_refused(void **state)
     trn_sb_fini(&sb);
 }
 
+/* Few bytes that stand for many: each body and all of lowering have a bound in bytes, not only in nodes. */
+static void few_bytes_stand_for_few(void **state)
+{
+    /* a node with a long name in a function that is called often */
+    trn_sb sb = {0};
+    char *name = trn_xalloc(1000001);
+    memset(name, 'n', 1000000);
+    trn_sb_addf(&sb, "library { function { signature { name: 'f' input_arg { name: 'a' type: DT_FLOAT } output_arg { name: 'r' type: DT_FLOAT } } "
+                     "node_def { name: '%s' op: 'Neg' input: 'a' attr { key: 'T' value { type: DT_FLOAT } } } ret { key: 'r' value: '%s:y:0' } } } " N_PLACEHOLDER("x"), name, name);
+    for (int i = 0; i < 3000; i++)
+        trn_sb_addf(&sb, "node { name: 'c%d' op: 'f' input: 'x' } ", i);
+    trn_graph *g = graph_of(sb.p);
+    assert_fails(TRN_RESOURCE_EXHAUSTED, trn_graph_lower(g), "takes more than 1073741824 bytes");
+    trn_graph_free(g);
+    free(name);
+
+    /* one input that stands for 65536, in 4000 nodes */
+    sb.n = 0;
+    trn_sb_adds(&sb, "library { function { signature { name: 'g' input_arg { name: 'd' type: DT_INT32 } input_arg { name: 'a' type: DT_FLOAT } } "
+                     "node_def { name: 's' op: 'Split' input: 'd' input: 'a' attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'num_split' value { i: 65536 } } } ");
+    for (int i = 0; i < 4000; i++)
+        trn_sb_addf(&sb, "node_def { name: 'n%d' op: 'AddN' input: 's:output' attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 65536 } } } ", i);
+    trn_sb_adds(&sb, "} } ");
+    g = graph_of(sb.p);
+    trn_graph *body;
+    assert_fails(TRN_RESOURCE_EXHAUSTED, trn_funclib_body(&body, g->lib, &(trn_func_ref){.name = "g"}), "'g': its body takes more than");
+    trn_graph_free(g);
+
+    /* an attr that is there twice in what it becomes in the next call, and there twice in what it becomes in the next call … */
+    sb.n = 0;
+    for (int i = 0; i < 40; i++) {
+        trn_sb_addf(&sb, "library { function { signature { name: 'h%d' attr { name: 'F' type: 'func' } } node_def { name: 'c' op: 'h%d' attr { key: 'F' value { func { name: 'p' ", i, i + 1);
+        for (int k = 0; k < 2; k++)
+            trn_sb_addf(&sb, "attr { key: 'F%d' value { list { func { name: 'q' attr { key: 'v' value { placeholder: 'F' } } } func { name: 'q' attr { key: 'v' value { placeholder: 'F' } } } } } } ", k);
+        trn_sb_adds(&sb, "} } } } } } ");
+    }
+    trn_sb_adds(&sb, FUNC("h40", "attr { name: 'F' type: 'func' } ", "") "node { name: 'c' op: 'h0' attr { key: 'F' value { func { name: 'p' } } } }");
+    g = graph_of(sb.p);
+    assert_fails(TRN_RESOURCE_EXHAUSTED, trn_graph_lower(g), "bytes");
+    trn_graph_free(g);
+
+    /* deeper than anybody's stack */
+    sb.n = 0;
+    for (int i = 0; i < 60; i++)
+        trn_sb_addf(&sb, "library { function { signature { name: 'k%d' attr { name: 'F' type: 'func' } } node_def { name: 'c' op: 'k%d' attr { key: 'F' value { func { name: 'p' "
+                         "attr { key: 'F' value { func { name: 'q' attr { key: 'v' value { placeholder: 'F' } } } } } } } } } } } ", i, i + 1);
+    trn_sb_adds(&sb, FUNC("k60", "attr { name: 'F' type: 'func' } ", "") "node { name: 'c' op: 'k0' attr { key: 'F' value { func { name: 'p' } } } }");
+    g = graph_of(sb.p);
+    assert_fails(TRN_INVALID_ARGUMENT, trn_graph_lower(g), "nests functions deeper than");
+    trn_graph_free(g);
+
+    /* results that all have one name */
+    sb.n = 0;
+    trn_sb_adds(&sb, "library { function { signature { name: 'm' input_arg { name: 'a' type: DT_FLOAT } ");
+    for (int i = 0; i < 20000; i++)
+        trn_sb_adds(&sb, "output_arg { name: 'r' type: DT_FLOAT } ");
+    trn_sb_adds(&sb, "} ret { key: 'r' value: 'a' } } } ");
+    g = graph_of(sb.p);
+    assert_ok(trn_funclib_body(&body, g->lib, &(trn_func_ref){.name = "m"}));
+    assert_int_equal(body->n, 20001);
+    assert_true(trn_arena_bytes(body->arena) < 100 << 20);
+    trn_graph_free(body);
+    trn_graph_free(g);
+    trn_sb_fini(&sb);
+}
+
 static void colocation_follows(void **state)
 {
     trn_graph *g = lowered(FUNC(
@@ -476,6 +542,7 @@ int main(void)
         cmocka_unit_test(recursion_stays_a_call),
         cmocka_unit_test(constants_of_all_bodies_are_bounded),
         cmocka_unit_test(explosions_are_refused),
+        cmocka_unit_test(few_bytes_stand_for_few),
         cmocka_unit_test(colocation_follows),
         cmocka_unit_test(lowers_if),
         cmocka_unit_test(effects_of_a_branch_come_before_what_waits),

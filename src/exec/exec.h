@@ -50,6 +50,7 @@ typedef struct trn_trace_node {
     trn_dtype dtype;
     trn_shape shape;
 } trn_trace_node;
+#define TRN_TRACE_MAX (1 << 20) /* nodes of one step, as in TensorFlow; later ones are not noted */
 typedef struct trn_trace {
     trn_mutex mu;
     int n, cap;

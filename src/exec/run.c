@@ -334,7 +334,8 @@ static void trace_node(trn_trace *t, const pnode *n, const trn_value *out, uint6
         e.shape = out[0].t->shape;
     }
     trn_lock(&t->mu);
-    TRN_PUSH(t->v, t->n, t->cap, e);
+    if (t->n < TRN_TRACE_MAX) /* a loop has as many turns as it likes */
+        TRN_PUSH(t->v, t->n, t->cap, e);
     trn_unlock(&t->mu);
 }
 

@@ -355,7 +355,7 @@ void trn_wstep_deliver(trn_wstep *st, const trn_named_tensor *v, int n, const ch
 }
 
 /* A step of which only pushed tensors are known: its RunGraph comes soon, or its master, or we, were restarted in between. */
-static void sweep_orphans(trn_worker *w)
+void trn_worker_sweep(trn_worker *w)
 {
     uint64_t now = trn_now_ns(), last = atomic_load_explicit(&w->swept_ns, memory_order_relaxed);
     if (now - last < ORPHAN_NS / 6 || !atomic_compare_exchange_strong(&w->swept_ns, &last, now))
@@ -364,7 +364,7 @@ static void sweep_orphans(trn_worker *w)
     for (int n = 64; n == 64;) {
         n = trn_worker_steps_orphans(w, now > ORPHAN_NS ? now - ORPHAN_NS : 0, old, 64);
         for (int i = 0; i < n; i++) {
-            TRN_INFO("worker", "step %" PRId64 ": tensors came for it but no RunGraph; dropped", old[i]);
+            TRN_INFO("worker", "step %" PRId64 ": tensors came for it but no RunGraph, or it failed and was never cleaned up; dropped", old[i]);
             trn_worker_step_clean(w, old[i]);
         }
     }
@@ -385,7 +385,7 @@ void trn_worker_push(void *svc, trn_call *call)
             trn_wstep_unref(st);
         }
         trn_named_fini(q.v, q.n);
-        sweep_orphans(w);
+        trn_worker_sweep(w);
     }
     trn_call_reply(call, err, NULL);
     trn_arena_free(a);

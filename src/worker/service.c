@@ -133,8 +133,10 @@ static void create_worker_session(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__CreateWorkerSessionRequest *q = trn_request_pb(a, call, &tensorflow__create_worker_session_request__descriptor);
-    if (q)
+    if (q) {
+        trn_worker_sweep(svc);
         trn_call_reply(call, create_session(svc, q), NULL);
+    }
     trn_arena_free(a);
 }
 
@@ -142,8 +144,10 @@ static void delete_worker_session(void *svc, trn_call *call)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__DeleteWorkerSessionRequest *q = trn_request_pb(a, call, &tensorflow__delete_worker_session_request__descriptor);
-    if (q)
-        trn_call_reply(call, trn_worker_session_del(svc, q->session_handle), NULL);
+    if (q) {
+        trn_worker_session_end(svc, q->session_handle);
+        reply_empty(call);
+    }
     trn_arena_free(a);
 }
 
@@ -222,6 +226,7 @@ static void register_graph(void *svc, trn_call *call)
 {
     graph_job *j = trn_xalloc(sizeof *j);
     *j = (graph_job){.w = svc, .call = call};
+    trn_worker_sweep(svc);
     trn_pool_submit(j->w->env->pool, register_job, j); /* parsing a large graph takes milliseconds: not on the loop */
 }
 
@@ -390,7 +395,9 @@ static void run_partial(graph_call *g)
         start = true;
     }
     partial_run *p = st->partial;
-    if (g->q.is_last_partial && !p->finished) {
+    if (g->q.is_last_partial && !p->finished && p->last) { /* that one gets the answer */
+        err = trn_errorf(TRN_INVALID_ARGUMENT, "the last call of the partial run of step %lld is under way already", (long long)st->id);
+    } else if (g->q.is_last_partial && !p->finished) {
         p->last = g;
         finished = false;
     } else if (p->err)
@@ -568,6 +575,21 @@ static void mark_recv_finished(void *svc, trn_call *call)
     reply_empty(call); /* nothing is kept for a second try: RecvTensor answers hold no cache */
 }
 
+#define MAX_LOGGED 1024 /* steps that one call may ask for; masters ask for one */
+
+/* Each step once, however often it is asked for: a byte of the request would stand for all of its entries. */
+static trn_err put_logs(trn_sb *out, trn_worker *w, const Tensorflow__LoggingRequest *q)
+{
+    if (q->n_fetch_step_id > MAX_LOGGED)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "Logging of %zu steps at once; the most is %d", q->n_fetch_step_id, MAX_LOGGED);
+    trn_map *seen = trn_map_new();
+    for (size_t i = 0; i < q->n_fetch_step_id; i++)
+        if (!trn_map_puti(seen, (uint64_t)q->fetch_step_id[i], seen))
+            trn_rpc_log_put(out, w, q->fetch_step_id[i]);
+    trn_map_free(seen, NULL);
+    return TRN_OK;
+}
+
 static void logging(void *svc, trn_call *call)
 {
     trn_worker *w = svc;
@@ -579,11 +601,13 @@ static void logging(void *svc, trn_call *call)
         if (q->disable_rpc_logging)
             trn_rpc_log_enable(w, false);
         trn_sb s = {0};
-        for (size_t i = 0; i < q->n_fetch_step_id; i++)
-            trn_rpc_log_put(&s, w, q->fetch_step_id[i]);
+        trn_err err = put_logs(&s, w, q);
         if (q->clear)
             trn_rpc_log_clear(w);
-        reply_sb(call, &s);
+        if (err)
+            trn_call_reply(call, err, NULL);
+        else
+            reply_sb(call, &s);
     }
     trn_arena_free(a);
 }

@@ -5,6 +5,8 @@
 #include "proto/pbw.h"
 #include "worker/worker_int.h"
 
+#define STATS_MAX ((size_t)512 << 20) /* bytes: names are a client's, and a loop says them again in each turn */
+
 trn_trace *trn_trace_new(void)
 {
     trn_trace *t = trn_xalloc(sizeof *t);
@@ -104,7 +106,8 @@ void trn_stats_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
     for (int i = 0; i < t->n; i++)
         begin = TRN_MIN(begin, t->v[i].start_ns);
     trn_map *devs = trn_map_new(); /* device → trn_sb */
-    for (int i = 0; i < t->n; i++) {
+    size_t bytes = 0;
+    for (int i = 0; i < t->n && bytes < STATS_MAX; i++) {
         const trn_trace_node *n = &t->v[i];
         const trn_gnode *gn = trn_graph_find(g, n->name, strlen(n->name));
         const char *dev = gn && gn->n.device ? gn->n.device : "";
@@ -114,7 +117,9 @@ void trn_stats_put(trn_sb *out, const trn_trace *t, const trn_graph *g)
             trn_map_puts(devs, dev, s);
             trn_pbw_str(s, 1, dev);
         }
+        size_t before = s->n;
         put_node(s, g, gn, n, ready_at(gn, n, ended, begin), offset);
+        bytes += s->n - before;
         if (gn)
             ended[gn->id] = n->end_ns;
     }

@@ -407,13 +407,38 @@ int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, in
         for (size_t it = 0; found < max && trn_map_next(sh->steps, &it, &key, &key_n, &v);) {
             trn_wstep *st = v;
             trn_lock(&st->mu);
-            if (!st->session && !st->peers && !st->runs && st->born_ns < before_ns)
+            bool over = !st->session || st->aborted; /* whoever asks an aborted one learns only that */
+            if (over && !st->peers && !st->runs && st->born_ns < before_ns)
                 ids[found++] = st->id;
             trn_unlock(&st->mu);
         }
         trn_unlock(&sh->mu);
     }
     return found;
+}
+
+void trn_worker_steps_drop(trn_worker *w, const trn_wsession *s)
+{
+    int64_t *ids = NULL;
+    int n = 0, cap = 0;
+    for (int i = 0; i < TRN_STEP_SHARDS; i++) {
+        step_shard *sh = &w->shard[i];
+        trn_lock(&sh->mu);
+        const char *key;
+        size_t key_n;
+        void *v;
+        for (size_t it = 0; trn_map_next(sh->steps, &it, &key, &key_n, &v);) {
+            trn_wstep *st = v;
+            trn_lock(&st->mu);
+            if (st->session == s)
+                TRN_PUSH(ids, n, cap, st->id);
+            trn_unlock(&st->mu);
+        }
+        trn_unlock(&sh->mu);
+    }
+    for (int i = 0; i < n; i++)
+        trn_worker_step_clean(w, ids[i]);
+    free(ids);
 }
 
 void trn_worker_steps_abort(trn_worker *w, trn_code code, const char *why)

@@ -61,26 +61,29 @@ static trn_wsession *session_make(trn_worker *w, const trn_wsession_opts *o)
     return s;
 }
 
-/* A master that was restarted never closes what it had opened before: its new incarnation tells. */
+/* A master that was restarted never closes what it had opened before: its new incarnation tells. Nor does it clean the steps that it died in. */
 static void drop_stale(trn_worker *w, const trn_wsession_opts *o)
 {
-    trn_wsession *stale[16];
-    for (int n = 16; n == 16;) {
-        n = 0;
-        const char *key;
-        size_t len;
-        void *v;
-        for (size_t it = 0; n < 16 && trn_map_next(w->sessions, &it, &key, &len, &v);) {
-            trn_wsession *s = v;
-            if (s->master_incarnation != o->master_incarnation && *s->master_task && !strcmp(s->master_task, o->master_task))
-                stale[n++] = s;
-        }
-        for (int i = 0; i < n; i++) {
-            TRN_INFO("worker", "session %s of an earlier life of %s is dropped", stale[i]->handle, o->master_task);
-            trn_map_dels(w->sessions, stale[i]->handle);
-            trn_wsession_unref(stale[i]);
-        }
+    trn_wsession **stale = NULL;
+    int n = 0, cap = 0;
+    const char *key;
+    size_t len;
+    void *v;
+    trn_lock(&w->mu);
+    for (size_t it = 0; trn_map_next(w->sessions, &it, &key, &len, &v);) {
+        trn_wsession *s = v;
+        if (s->master_incarnation != o->master_incarnation && *s->master_task && !strcmp(s->master_task, o->master_task))
+            TRN_PUSH(stale, n, cap, s);
     }
+    for (int i = 0; i < n; i++)
+        trn_map_dels(w->sessions, stale[i]->handle);
+    trn_unlock(&w->mu);
+    for (int i = 0; i < n; i++) {
+        TRN_INFO("worker", "session %s of an earlier life of %s is dropped", stale[i]->handle, o->master_task);
+        trn_worker_steps_drop(w, stale[i]);
+        trn_wsession_unref(stale[i]);
+    }
+    free(stale);
 }
 
 trn_err trn_worker_session_new(trn_worker *w, const trn_wsession_opts *o)
@@ -88,9 +91,9 @@ trn_err trn_worker_session_new(trn_worker *w, const trn_wsession_opts *o)
     if (!*o->handle)
         return trn_errorf(TRN_INVALID_ARGUMENT, "CreateWorkerSession without a session_handle");
     trn_wsession *s = session_make(w, o);
-    trn_lock(&w->mu);
     if (o->master_task && *o->master_task)
         drop_stale(w, o);
+    trn_lock(&w->mu);
     bool taken = trn_map_gets(w->sessions, o->handle) != NULL;
     if (!taken)
         trn_map_puts(w->sessions, o->handle, s);
@@ -110,6 +113,16 @@ trn_err trn_worker_session_del(trn_worker *w, const char *handle)
     trn_unlock(&w->mu);
     trn_wsession_unref(s); /* unknown is fine: the caller wants it gone */
     return TRN_OK;
+}
+
+void trn_worker_session_end(trn_worker *w, const char *handle)
+{
+    trn_lock(&w->mu);
+    trn_wsession *s = trn_map_dels(w->sessions, handle);
+    trn_unlock(&w->mu);
+    if (s)
+        trn_worker_steps_drop(w, s);
+    trn_wsession_unref(s);
 }
 
 trn_err trn_worker_session(trn_wsession **out, trn_worker *w, const char *handle, bool created)

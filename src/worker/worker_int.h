@@ -106,8 +106,15 @@ void trn_worker_steps_fini(trn_worker *w);
 void trn_worker_steps_abort(trn_worker *w, trn_code code, const char *why);
 size_t trn_worker_steps_count(trn_worker *w);
 
-/* Ids of steps older than `before_ns` that no run of ours has touched. */
+/* Ids of steps older than `before_ns` that no run of ours has touched, or that have failed and ended. */
 int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, int max);
+
+/* Those of a session that has ended: they hold it, and nobody will clean them. */
+void trn_worker_steps_drop(trn_worker *w, const trn_wsession *s);
+/* The same as trn_worker_session_del for a session whose master says that it is over: its steps go, too. */
+void trn_worker_session_end(trn_worker *w, const char *handle);
+/* Now and then: steps of which only tensors are known, and steps that failed long ago and whose master never cleaned them. */
+void trn_worker_sweep(trn_worker *w);
 
 /* far.c: a graph of ours on another task of the step's session */
 void trn_wstep_place(trn_rdv *rdv, const char *job, int task, const trn_sb *graph, trn_cancel *c, trn_far_made done, void *arg);

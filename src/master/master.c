@@ -94,28 +94,34 @@ static void add_remote(trn_msession *s, const char *job, int index, const char *
 }
 
 /* No filters: everybody. Else whoever fits one of them. */
-static trn_err passes(bool *out, char *const *filters, size_t n, const char *job, int index)
+static bool passes(const trn_devname *filters, size_t n, const char *job, int index)
 {
     trn_devname d = trn_devname_task(job, index);
-    *out = n == 0;
-    for (size_t i = 0; i < n; i++) {
-        trn_devname want;
-        TRN_TRY(trn_devname_parse(&want, filters[i], strlen(filters[i])));
-        *out = *out || trn_devname_compatible(&want, &d);
-    }
-    return TRN_OK;
+    bool in = n == 0;
+    for (size_t i = 0; i < n && !in; i++)
+        in = trn_devname_compatible(&filters[i], &d);
+    return in;
 }
 
-static trn_err add_remotes(trn_msession *s, char *const *filters, size_t n_filters)
+#define MAX_FILTERS 65536
+#define MAX_FILTERED 10000000 /* filters times tasks: they are compared on a loop */
+
+static trn_err add_remotes(trn_msession *s, char *const *texts, size_t n_filters)
 {
+    size_t n_tasks = 1;
+    for (int j = 0; j < s->cluster->n_jobs; j++)
+        n_tasks += (size_t)s->cluster->jobs[j].n_tasks;
+    if (n_filters > MAX_FILTERS || n_filters > MAX_FILTERED / n_tasks)
+        return trn_errorf(TRN_INVALID_ARGUMENT, "%zu device filters for %zu tasks are too many", n_filters, n_tasks);
+    trn_devname *filters = trn_arena_alloc(s->arena, sizeof *filters * (n_filters + 1));
+    for (size_t i = 0; i < n_filters; i++)
+        TRN_TRY(trn_devname_parse(&filters[i], texts[i], strlen(texts[i])));
     for (int j = 0; j < s->cluster->n_jobs; j++) {
         const trn_cluster_job *job = &s->cluster->jobs[j];
         for (int t = 0; t < job->n_tasks; t++) {
             if (!strcmp(job->name, s->job) && job->tasks[t].index == s->index)
                 continue;
-            bool in;
-            TRN_TRY(passes(&in, filters, n_filters, job->name, job->tasks[t].index));
-            if (in)
+            if (passes(filters, n_filters, job->name, job->tasks[t].index))
                 add_remote(s, job->name, job->tasks[t].index, job->tasks[t].address);
         }
     }
@@ -464,6 +470,8 @@ static void drop_worker_sessions(trn_msession *s, trn_master_done done, void *ar
 static void create_over(create_job *j, trn_err err)
 {
     trn_master *m = j->m;
+    if (!err && j->cancel && trn_cancelled(j->cancel)) /* nobody would ever know its handle */
+        err = trn_errorf(TRN_CANCELLED, "the client gave up");
     if (!err) {
         trn_lock(&m->mu);
         if (m->stopped)
@@ -787,6 +795,8 @@ static void copy_devices(trn_device_list *out, const trn_devset *ds, int n_local
 }
 
 typedef struct list_job {
+    trn_cancel *cancel; /* the client's; NULL: none, or not hooked */
+    trn_cancel_hook hook;
     trn_device_list *out;
     trn_master_done done;
     void *arg;
@@ -795,6 +805,8 @@ typedef struct list_job {
 static void list_known(void *arg, trn_err err, survey *sv)
 {
     list_job *j = arg;
+    if (j->cancel)
+        (void)trn_cancel_remove(j->cancel, &j->hook);
     if (!err) {
         take_devset(sv->s, sv);
         copy_devices(j->out, &sv->s->devs, sv->m->w->n_dev);
@@ -803,7 +815,7 @@ static void list_known(void *arg, trn_err err, survey *sv)
     free(j);
 }
 
-void trn_master_list_devices(trn_master *m, const char *handle, trn_device_list *out, trn_master_done done, void *arg)
+void trn_master_list_devices(trn_master *m, const char *handle, trn_cancel *c, trn_device_list *out, trn_master_done done, void *arg)
 {
     if (*handle) {
         trn_msession *s;
@@ -827,8 +839,10 @@ void trn_master_list_devices(trn_master *m, const char *handle, trn_device_list 
         return;
     }
     list_job *j = trn_xalloc(sizeof *j);
-    *j = (list_job){out, done, arg};
+    *j = (list_job){.out = out, .done = done, .arg = arg};
     survey *sv = survey_new(s, list_known, j);
+    if (c && trn_cancel_add(c, &j->hook, survey_cancelled, sv)) /* else it was cancelled right now: the survey ends when the tasks answer */
+        j->cancel = c;
     trn_msession_unref(s);
     if (trn_loop_here(m->loop))
         survey_start(sv);

@@ -43,7 +43,7 @@ void trn_master_reset(trn_master *m, const Tensorflow__ResetRequest *q, trn_mast
 
 typedef struct trn_device_list { trn_arena *arena; int n_local, n_remote; const trn_device *local, *remote; } trn_device_list;
 /* handle "": asks every task of the cluster. Caller frees out->arena. */
-void trn_master_list_devices(trn_master *m, const char *handle, trn_device_list *out, trn_master_done done, void *arg);
+void trn_master_list_devices(trn_master *m, const char *handle, trn_cancel *c, trn_device_list *out, trn_master_done done, void *arg);
 
 typedef struct trn_step_req {
     const char *session;

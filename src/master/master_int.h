@@ -122,7 +122,7 @@ typedef struct mstep_opts {
 void trn_mstep_run(built_graph *b, const mstep_opts *o, trn_master_done done, void *arg);
 
 /* ---- partial runs (partial.c) */
-void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_step_result *out, trn_master_done done, void *arg);
+void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_cancel *cancel, trn_step_result *out, trn_master_done done, void *arg);
 void trn_partials_free(trn_msession *s);
 
 static inline const char *const *trn_dup_names(trn_arena *a, const char *const *v, size_t n)

@@ -12,6 +12,7 @@ typedef struct partial {
     built_graph *b;
     trn_arena *arena;
     const char *const *feeds, *const *fetches;
+    trn_map *feed_at, *fetch_at; /* name without ":0" → index + 1 */
     bool *fed, *fetched; /* under mu */
     trn_mutex mu;
     trn_wstep *step;
@@ -34,6 +35,8 @@ static void partial_unref(void *v)
     trn_wstep_unref(p->step);
     trn_cancel_unref(p->cancel);
     trn_err_free(p->err);
+    trn_map_free(p->feed_at, NULL);
+    trn_map_free(p->fetch_at, NULL);
     trn_mutex_fini(&p->mu);
     trn_arena_free(p->arena);
     free(p);
@@ -43,6 +46,23 @@ void trn_partials_free(trn_msession *s)
 {
     trn_map_free(s->partials, partial_unref);
 }
+
+/* "x" and "x:0" are the same tensor. */
+static size_t name_len(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 2 && !strcmp(name + n - 2, ":0") ? n - 2 : n;
+}
+
+static trn_map *indices(const char *const *names, int n)
+{
+    trn_map *m = trn_map_new();
+    for (int i = n - 1; i >= 0; i--) /* the first one of a name counts */
+        trn_map_put(m, names[i], name_len(names[i]), (void *)(uintptr_t)(i + 1));
+    return m;
+}
+
+static int index_of(const trn_map *m, const char *name) { return (int)(uintptr_t)trn_map_get(m, name, name_len(name)) - 1; }
 
 /* ---- set-up ----------------------------------------------------------------------------------------------------------- */
 
@@ -109,6 +129,8 @@ void trn_master_partial_setup(trn_master *m, const trn_step_req *q, char handle[
     p->arena = trn_arena_new();
     p->feeds = trn_dup_names(p->arena, q->feed_names, (size_t)q->n_feeds);
     p->fetches = trn_dup_names(p->arena, q->fetches, (size_t)q->n_fetches);
+    p->feed_at = indices(p->feeds, q->n_feeds);
+    p->fetch_at = indices(p->fetches, q->n_fetches);
     p->fed = trn_arena_alloc(p->arena, (size_t)q->n_feeds + 1);
     p->fetched = trn_arena_alloc(p->arena, (size_t)q->n_fetches + 1);
     trn_mutex_init(&p->mu, TRN_RANK_GRAPH);
@@ -128,38 +150,33 @@ typedef struct partial_call {
     void *arg;
     trn_join join; /* the fetches, with the last call also the end of the step */
     bool last;
+    trn_cancel *cancel; /* the client's, hooked; NULL: not */
+    trn_cancel_hook hook;
 } partial_call;
 
-static int index_of(const char *const *names, int n, const char *name)
-{
-    size_t len = strlen(name);
-    for (int i = 0; i < n; i++) {
-        size_t l = strlen(names[i]);
-        size_t a = l > 2 && !strcmp(names[i] + l - 2, ":0") ? l - 2 : l;
-        size_t b = len > 2 && !strcmp(name + len - 2, ":0") ? len - 2 : len;
-        if (a == b && !memcmp(names[i], name, a))
-            return i;
-    }
-    return -1;
-}
-
-/* Does the fetch need a feed that has not come yet? Backwards from its _Retval to the _Arg nodes. */
-static trn_err check_reachable(const partial *p, int fetch)
+/* Does one of the fetches need a feed that has not come yet? Backwards from its _Retval to the _Arg nodes; nodes that an earlier one has seen are fine. */
+static trn_err check_reachable(const partial *p, const int *fetch, int n_fetches)
 {
     const trn_graph *g = p->b->pruned;
     bool *seen = trn_xalloc((size_t)g->n + 1);
-    int *stack = trn_xalloc(sizeof *stack * (size_t)(g->n + 1));
-    int top = 0;
+    int *stack = trn_xalloc(sizeof *stack * (size_t)(g->n + 1)), *ret = trn_xalloc(sizeof *ret * (size_t)(p->b->n_fetches + 1)); /* node + 1, by fetch */
+    int top = 0, at = 0;
     trn_err err = TRN_OK;
     for (int i = 0; i < g->n; i++)
-        if (g->node[i] && !strcmp(g->node[i]->n.op, "_Retval") && trn_attr_int(&g->node[i]->n, "index") == fetch)
-            stack[top++] = i, seen[i] = true;
-    while (top && !err) {
+        if (g->node[i] && !strcmp(g->node[i]->n.op, "_Retval"))
+            ret[trn_attr_int(&g->node[i]->n, "index")] = i + 1;
+    for (; (top || at < n_fetches) && !err;) {
+        if (!top) {
+            int id = ret[fetch[at++]] - 1;
+            if (id >= 0 && !seen[id])
+                stack[top++] = id, seen[id] = true;
+            continue;
+        }
         const trn_gnode *n = g->node[stack[--top]];
         if (!strcmp(n->n.op, "_Arg")) {
             int64_t i = trn_attr_int(&n->n, "index");
             if (!p->fed[i])
-                err = trn_errorf(TRN_INVALID_ARGUMENT, "Fetch %s can't be computed from the feeds that have been fed so far.", p->fetches[fetch]);
+                err = trn_errorf(TRN_INVALID_ARGUMENT, "Fetch %s can't be computed from the feeds that have been fed so far.", p->fetches[fetch[at - 1]]);
         }
         for (int i = 0; i < n->n.n_in + n->n_ctl; i++) {
             int src = i < n->n.n_in ? n->in[i].node : n->ctl[i - n->n.n_in];
@@ -171,38 +188,43 @@ static trn_err check_reachable(const partial *p, int fetch)
     }
     free(seen);
     free(stack);
+    free(ret);
     return err;
 }
 
-static trn_err check_call(partial *p, const trn_step_req *q, int *feed, int *fetch)
+/* Marks what the call feeds and fetches, one by one: the same name twice in one call is twice, too. *fed and *fetched are marked when it fails. */
+static trn_err mark_call(int *fed, int *fetched, partial *p, const trn_step_req *q, int *feed, int *fetch)
 {
     for (int i = 0; i < q->n_feeds; i++) {
-        feed[i] = index_of(p->feeds, p->b->n_feeds, q->feed_names[i]);
+        feed[i] = index_of(p->feed_at, q->feed_names[i]);
         if (feed[i] < 0)
             return trn_errorf(TRN_INVALID_ARGUMENT, "The feed %s was not specified in partial_run_setup.", q->feed_names[i]);
         if (p->fed[feed[i]])
             return trn_errorf(TRN_INVALID_ARGUMENT, "The feed %s has already been fed.", q->feed_names[i]);
+        p->fed[feed[i]] = true;
+        ++*fed;
     }
     for (int i = 0; i < q->n_fetches; i++) {
-        fetch[i] = index_of(p->fetches, p->b->n_fetches, q->fetches[i]);
+        fetch[i] = index_of(p->fetch_at, q->fetches[i]);
         if (fetch[i] < 0)
             return trn_errorf(TRN_INVALID_ARGUMENT, "The fetch %s was not specified in partial_run_setup.", q->fetches[i]);
         if (p->fetched[fetch[i]])
             return trn_errorf(TRN_INVALID_ARGUMENT, "The fetch %s has already been fetched.", q->fetches[i]);
-    }
-    for (int i = 0; i < q->n_feeds; i++)
-        p->fed[feed[i]] = true;
-    for (int i = 0; i < q->n_fetches; i++) {
-        trn_err err = check_reachable(p, fetch[i]);
-        if (err) {
-            for (int k = 0; k < q->n_feeds; k++)
-                p->fed[feed[k]] = false;
-            return err;
-        }
-    }
-    for (int i = 0; i < q->n_fetches; i++)
         p->fetched[fetch[i]] = true;
-    return TRN_OK;
+        ++*fetched;
+    }
+    return check_reachable(p, fetch, q->n_fetches);
+}
+
+static trn_err check_call(partial *p, const trn_step_req *q, int *feed, int *fetch)
+{
+    int fed = 0, fetched = 0;
+    trn_err err = mark_call(&fed, &fetched, p, q, feed, fetch);
+    for (int i = 0; err && i < fed; i++)
+        p->fed[feed[i]] = false;
+    for (int i = 0; err && i < fetched; i++)
+        p->fetched[fetch[i]] = false;
+    return err;
 }
 
 static bool all_asked(const partial *p)
@@ -219,6 +241,9 @@ static bool all_asked(const partial *p)
 static void call_over(partial_call *c)
 {
     trn_err err = trn_join_fini(&c->join);
+    if (c->cancel)
+        (void)trn_cancel_remove(c->cancel, &c->hook);
+    trn_cancel_unref(c->cancel);
     if (err) {
         trn_step_result_fini(c->out);
         trn_cancel_fire(c->p->cancel, trn_err_set_derived(trn_err_copy(err)));
@@ -262,7 +287,14 @@ static void step_ended(void *arg, trn_err err)
     one_done(arg, err);
 }
 
-void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_step_result *out, trn_master_done done, void *arg)
+/* A client that does not wait for a call to end ends the run, as in TensorFlow. */
+static void client_gone(void *arg)
+{
+    partial_call *c = arg;
+    trn_cancel_fire(c->p->cancel, trn_cancel_why(c->cancel));
+}
+
+void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_cancel *cancel, trn_step_result *out, trn_master_done done, void *arg)
 {
     trn_lock(&s->mu);
     partial *p = trn_map_gets(s->partials, q->partial_handle);
@@ -292,6 +324,14 @@ void trn_partial_step(trn_msession *s, const trn_step_req *q, trn_step_result *o
     out->n_fetches = q->n_fetches;
     out->fetches = trn_xalloc(sizeof *out->fetches * (size_t)(q->n_fetches + 1));
     trn_rdv *rdv = trn_wstep_rdv(p->step);
+    if (cancel) {
+        c->cancel = trn_cancel_ref(cancel);
+        if (!trn_cancel_add(cancel, &c->hook, client_gone, c)) {
+            client_gone(c);
+            trn_cancel_unref(c->cancel);
+            c->cancel = NULL;
+        }
+    }
     for (int i = 0; i < q->n_fetches; i++) {
         fetch_wait *f = trn_xalloc(sizeof *f);
         *f = (fetch_wait){c, i};

@@ -213,7 +213,7 @@ void trn_master_run(trn_master *m, const trn_step_req *q, trn_cancel *c, trn_ste
     trn_msession *s;
     trn_err err = trn_msession_find(&s, m, q->session);
     if (!err && *q->partial_handle) {
-        trn_partial_step(s, q, out, done, arg);
+        trn_partial_step(s, q, c, out, done, arg);
         trn_msession_unref(s);
         return;
     }

@@ -163,8 +163,10 @@ static void listed(void *arg, trn_err err)
 static void list_devices(void *svc, trn_call *call)
 {
     job *j = job_new(svc, call);
-    if (unpack(j, &tensorflow__list_devices_request__descriptor))
-        trn_master_list_devices(svc, ((Tensorflow__ListDevicesRequest *)j->request)->session_handle, &j->devices, listed, j);
+    if (!unpack(j, &tensorflow__list_devices_request__descriptor))
+        return;
+    watch_client(j);
+    trn_master_list_devices(svc, ((Tensorflow__ListDevicesRequest *)j->request)->session_handle, j->cancel, &j->devices, listed, j);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */

@@ -608,7 +608,7 @@ trn_err trn_session_list_devices(trn_device_info **out, int *n, trn_session *s)
         trn_device_list l;
         wait w;
         wait_init(&w);
-        trn_master_list_devices(s->master, s->handle, &l, wait_done, &w);
+        trn_master_list_devices(s->master, s->handle, NULL, &l, wait_done, &w);
         TRN_TRY(wait_for(&w));
         *n = l.n_local + l.n_remote;
         *out = trn_xalloc(sizeof **out * (size_t)(*n + 1));

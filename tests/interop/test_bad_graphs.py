@@ -1,4 +1,9 @@
 """Graphs that no TensorFlow client would send: each gets an error that says what is wrong, and the task goes on."""
+import json
+import threading
+import time
+import urllib.request
+
 import grpc
 import pytest
 import tensorflow.compat.v1 as tf
@@ -156,6 +161,13 @@ def test_extend_badly(stubs):
     assert e.value.code() in (CODES.ABORTED, CODES.CANCELLED)
 
 
+def until(true, seconds=15):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it does not come true"
+        time.sleep(0.05)
+
+
 def chain(n):
     """A chain of n nodes, longer than any stack that would follow it by calling itself."""
     graph = text_format.Parse(const("n0"), tf.GraphDef())
@@ -206,3 +218,131 @@ def test_watched_nodes_on_many_devices(shared, stubs, tmp_path):
     with pytest.raises(grpc.RpcError) as e:
         stubs("RegisterGraph", request, "WorkerService")
     assert e.value.code() == CODES.INVALID_ARGUMENT and "devices" in e.value.details() and not (tmp_path / "d").exists()
+
+
+def live_steps(address):
+    with urllib.request.urlopen(f"http://{address}/status.json", timeout=10) as r:
+        return json.load(r)["task"]["steps"]["live"]
+
+
+@pytest.mark.asan
+def test_steps_end_with_their_session(shared, stubs):
+    """A master that goes without CleanupGraph leaves nothing behind: its sessions' steps, those that wait among them, end with them."""
+    ask = lambda method, **q: stubs(method, message(method + "Request")(**q), "WorkerService")  # noqa: E731
+    queue = node("q", "FIFOQueueV2", component_types="list { type: DT_FLOAT }", capacity="i: 1") + node("d", "QueueDequeueV2", "q", component_types="list { type: DT_FLOAT }")
+    before = live_steps(shared.spec["worker"][0])
+    for how, incarnation in (("delete", 1), ("stale", 2)):
+        session = f"gone {how}"
+        ask("CreateWorkerSession", session_handle=session, master_task="/job:nobody/task:0", master_incarnation=incarnation)
+        s = {"session_handle": session, "create_worker_session_called": True}
+        done, waits = (ask("RegisterGraph", graph_def=text_format.Parse(text, tf.GraphDef()), **s).graph_handle for text in (const(), queue))
+        for i in range(20):
+            ask("RunGraph", graph_handle=done, step_id=1000 * incarnation + i, **s)
+        failed = []
+
+        def run():
+            with pytest.raises(grpc.RpcError) as e:
+                ask("RunGraph", graph_handle=waits, step_id=1000 * incarnation + 500, **s)
+            failed.append(e.value.code())
+
+        t = threading.Thread(target=run)
+        t.start()
+        until(lambda: live_steps(shared.spec["worker"][0]) == before + 21)
+        if how == "delete":
+            ask("DeleteWorkerSession", session_handle=session)
+        else:
+            ask("CreateWorkerSession", session_handle="next", master_task="/job:nobody/task:0", master_incarnation=3)
+            ask("DeleteWorkerSession", session_handle="next")
+        t.join(15)
+        assert failed in ([CODES.CANCELLED], [CODES.ABORTED])
+        assert live_steps(shared.spec["worker"][0]) == before
+
+
+@pytest.mark.asan
+def test_last_call_of_a_partial_run_twice(shared, stubs):
+    """The second one is told so, and the first one gets its answer."""
+    ask = lambda method, **q: stubs(method, message(method + "Request")(**q), "WorkerService")  # noqa: E731
+    device = "/job:worker/replica:0/task:0/device:CPU:0"
+    recv = node("r", "_Recv", tensor_type=F, tensor_name="s: 't'", send_device=f"s: '{device}'", recv_device=f"s: '{device}'", send_device_incarnation="i: 1", client_terminated="b: true")
+    graph = ask("RegisterGraph", graph_def=text_format.Parse(recv, tf.GraphDef())).graph_handle
+    codes = []
+
+    def run():
+        try:
+            ask("RunGraph", graph_handle=graph, step_id=77001, is_partial=True, is_last_partial_run=True)
+        except grpc.RpcError as e:
+            codes.append(e.code())
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for t in threads:
+        t.start()
+    until(lambda: codes)
+    assert codes == [CODES.INVALID_ARGUMENT]
+    ask("CleanupGraph", step_id=77001)
+    for t in threads:
+        t.join(15)
+    assert len(codes) == 2 and codes[1] in (CODES.ABORTED, CODES.CANCELLED)
+
+
+@pytest.mark.asan
+def test_logging_of_one_step_again_and_again(stubs):
+    one, many = (len(stubs("Logging", message("LoggingRequest")(fetch_step_id=[5] * n), "WorkerService").SerializeToString()) for n in (1, 1000))
+    assert one == many
+    with pytest.raises(grpc.RpcError) as e:
+        stubs("Logging", message("LoggingRequest")(fetch_step_id=range(100_000)), "WorkerService")
+    assert e.value.code() == CODES.INVALID_ARGUMENT
+
+
+@pytest.mark.asan
+def test_partial_run_asked_for_badly(shared, stubs):
+    """The same name twice in one call is twice, and a client that does not wait for a call ends the run."""
+    graph = text_format.Parse(node("x", "Placeholder", dtype=F) + node("y", "Neg", "x", T=F)
+                              + node("q", "FIFOQueueV2", component_types="list { type: DT_FLOAT }", capacity="i: 1") + node("d", "QueueDequeueV2", "q", component_types="list { type: DT_FLOAT }"), tf.GraphDef())
+    session = stubs("CreateSession", message("CreateSessionRequest")(graph_def=graph)).session_handle
+    setup = lambda **q: stubs("PartialRunSetup", message("PartialRunSetupRequest")(session_handle=session, **q)).partial_run_handle  # noqa: E731
+    run = message("RunStepRequest")(session_handle=session, partial_run_handle=setup(feed=["x"], fetch=["y:0"]), fetch=["y:0", "y"])
+    x = run.feed.add(name="x")
+    x.tensor.CopyFrom(tf.make_tensor_proto(2.0))
+    for fetch, feeds in ((["y:0", "y"], 1), (["y:0"], 2)):
+        bad = message("RunStepRequest")(session_handle=session, partial_run_handle=run.partial_run_handle, fetch=fetch)
+        bad.feed.extend([x] * feeds)
+        with pytest.raises(grpc.RpcError) as e:
+            stubs("RunStep", bad)
+        assert e.value.code() == CODES.INVALID_ARGUMENT and "already been" in e.value.details()
+    del run.fetch[1:]
+    assert tf.make_ndarray(stubs("RunStep", run).tensor[0].tensor) == -2.0
+    before = live_steps(shared.spec["worker"][0])
+    run = message("RunStepRequest")(session_handle=session, partial_run_handle=setup(fetch=["d:0"]), fetch=["d:0"])
+    with grpc.insecure_channel(shared.spec["worker"][0], options=[("grpc.enable_http_proxy", 0)]) as channel, pytest.raises(grpc.RpcError) as e:
+        channel.unary_unary("/tensorflow.MasterService/RunStep", type(run).SerializeToString, message("RunStepResponse").FromString)(run, timeout=1)
+    assert e.value.code() == CODES.DEADLINE_EXCEEDED
+    until(lambda: live_steps(shared.spec["worker"][0]) <= before)
+    stubs("CloseSession", message("CloseSessionRequest")(session_handle=session))
+
+
+@pytest.mark.asan
+def test_device_filters_times_tasks(stubs):
+    request = message("CreateSessionRequest")()
+    request.config.device_filters.extend(["/job:ps"] * 100_000)
+    with pytest.raises(grpc.RpcError) as e:
+        stubs("CreateSession", request)
+    assert e.value.code() == CODES.INVALID_ARGUMENT and "too many" in e.value.details()
+
+
+@pytest.mark.asan
+def test_nobody_waits_for_the_devices(cluster):
+    """ListDevices waits for every task, but no longer than the client."""
+    c = cluster(ps=1, workers=1, start=False)
+    c.task("worker").start()
+    address = c.spec["worker"][0]
+
+    def waits():
+        with urllib.request.urlopen(f"http://{address}/status.json", timeout=10) as r:
+            return "/job:ps/replica:0/task:0" in json.dumps(json.load(r)["task"]["waits"])
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        request = message("ListDevicesRequest")()
+        with pytest.raises(grpc.RpcError) as e:
+            channel.unary_unary("/tensorflow.MasterService/ListDevices", type(request).SerializeToString, message("ListDevicesResponse").FromString)(request, timeout=2, wait_for_ready=True)
+        assert e.value.code() == CODES.DEADLINE_EXCEEDED
+    until(lambda: not waits())

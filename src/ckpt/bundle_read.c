@@ -231,9 +231,10 @@ static trn_err read_variant(trn_variant **out, const uint8_t *p, size_t n)
 {
     trn_arena *a = trn_arena_new();
     Tensorflow__VariantTensorDataProto *pb;
+    size_t left = TRN_PB_FILL_MAX;
     trn_err err = TRN_PB_UNPACK(&pb, a, tensorflow__variant_tensor_data_proto__descriptor, p, n);
     if (!err)
-        err = trn_variant_from_pb(out, pb);
+        err = trn_variant_from_pb(out, pb, &left);
     trn_arena_free(a);
     return err;
 }

@@ -115,9 +115,9 @@ trn_err trn_ectx_drop(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *
     return TRN_OK;
 }
 
-trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
+trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb, size_t *left)
 {
-    trn_err err = trn_tensor_from_pb(out, pb);
+    trn_err err = trn_tensor_from_pb_within(out, pb, left);
     if (!err)
         return TRN_OK;
     trn_err said = trn_errorf(trn_err_code(err), "Unable to parse tensor proto: %s", trn_err_msg(err));

@@ -774,13 +774,13 @@ static trn_err take_members_of(job *j, const trn_epacked *p)
     return TRN_OK;
 }
 
-static trn_err take_input(job *j, const Tensorflow__Eager__Operation__Input *i, int input)
+static trn_err take_input(job *j, const Tensorflow__Eager__Operation__Input *i, int input, size_t *left)
 {
     const char *name = j->op->name;
     int k = j->n;
     j->input[k] = i;
     if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR)
-        TRN_TRY(trn_tensor_from_pb(&j->in[k], i->tensor));
+        TRN_TRY(trn_tensor_from_pb_within(&j->in[k], i->tensor, left));
     else if (i->item_case != TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
         return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is empty", name, input);
     else if (trn_ectx__elsewhere(j->session, i->remote_handle)) {
@@ -805,7 +805,7 @@ static trn_err take_input(job *j, const Tensorflow__Eager__Operation__Input *i, 
     return TRN_OK;
 }
 
-static trn_err take_inputs(job *j)
+static trn_err take_inputs(job *j, size_t *left)
 {
     const Tensorflow__Eager__Operation *op = j->op;
     size_t total = 0, n = op->n_op_inputs;
@@ -828,12 +828,12 @@ static trn_err take_inputs(job *j)
     j->input = trn_xalloc((total + 1) * sizeof *j->input);
     for (size_t k = 0; k < n; k++) {
         j->first[k] = j->n;
-        TRN_TRY(j->held[k] ? take_members_of(j, j->held[k]) : take_input(j, op->op_inputs[k], (int)k));
+        TRN_TRY(j->held[k] ? take_members_of(j, j->held[k]) : take_input(j, op->op_inputs[k], (int)k, left));
     }
     return TRN_OK;
 }
 
-void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg)
+void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, size_t *left, trn_cancel *cancel, trn_eager_done done, void *arg)
 {
     job *j = trn_xalloc(sizeof *j);
     *j = (job){.ctx = trn_ectx_ref(c), .session = trn_wsession_ref(s), .lib = trn_funclib_ref(lib), .op = op, .cancel = cancel ? trn_cancel_ref(cancel) : NULL, .done = done, .arg = arg};
@@ -841,7 +841,7 @@ void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tens
     j->devices = trn_edevices_ref(c->devices);
     trn_unlock(&c->mu);
     trn_worker_busy_add(c->e->w, 1);
-    trn_err err = take_inputs(j);
+    trn_err err = take_inputs(j, left);
     if (err) {
         start(j, NULL, err);
         return;

@@ -86,12 +86,12 @@ void trn_ectx_put(trn_ectx *c, int64_t op_id, int output, trn_tensor *t); /* add
 trn_err trn_ectx_get(trn_tensor **out, trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE; /* a reference */
 trn_err trn_ectx_drop(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h) TRN_MUST_USE;
 /* Packed handles. */
-trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *q) TRN_MUST_USE;
+trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *q, size_t *left) TRN_MUST_USE;
 trn_epacked *trn_ectx_packed(trn_ectx *c, const Tensorflow__Eager__RemoteTensorHandle *h); /* a reference; NULL: it is none */
 trn_err trn_epacked_on(trn_tensor **out, const trn_epacked *p, const char *device, const char *user) TRN_MUST_USE; /* a reference to that device's member */
 void trn_epacked_unref(void *p);
 bool trn_ectx__unpack(trn_ectx *c, const trn_ehandle_key *k); /* drops it; false: it is none */
-trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
+trn_err trn_etensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb, size_t *left) TRN_MUST_USE; /* trn_tensor_from_pb_within */
 /* A component function that needs an op which we do not have is UNIMPLEMENTED: it comes only to be run. Of any other that is said in the log: most of them never run here. */
 trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFunctionOp *f) TRN_MUST_USE;
 trn_err trn_ectx_remove_function(trn_ectx *c, const char *name) TRN_MUST_USE;
@@ -106,7 +106,7 @@ typedef struct trn_eout {
 
 /* Runs one op or function. `done` exactly once, on any thread, maybe before this returns; the results are borrowed. `op` lives until then. `cancel` may be NULL. */
 typedef void (*trn_eager_done)(void *arg, TRN_OWN trn_err err, const trn_eout *outs, int n);
-void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg);
+void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, size_t *left, trn_cancel *cancel, trn_eager_done done, void *arg);
 
 /* ---- inside: runs (run.c) */
 
@@ -140,7 +140,7 @@ void trn_ectx__plan_key(trn_sb *key, const Tensorflow__Eager__Operation *op, con
 
 /* Is the handle on another task than ours? */
 bool trn_ectx__elsewhere(const trn_wsession *s, const Tensorflow__Eager__RemoteTensorHandle *h);
-void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg);
+void trn_ectx__divide(trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, size_t *left, trn_cancel *cancel, trn_eager_done done, void *arg);
 void trn_ectx__forget(trn_ectx *c, const char *name_or_null); /* of what was divided: one function, or all */
 void trn_divided_free(void *slot);
 trn_edevices *trn_edevices_new(const trn_worker *w, Tensorflow__DeviceAttributes *const *pb, size_t n, const char *self);

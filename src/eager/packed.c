@@ -82,7 +82,7 @@ static trn_err remote_member(trn_emember *m, trn_ectx *ctx, trn_wsession *s, trn
     return TRN_OK;
 }
 
-static trn_err fill(trn_epacked *p, trn_ectx *ctx, trn_wsession *s, const trn_edevices *all, const Tensorflow__Eager__SendPackedHandleOp *q)
+static trn_err fill(trn_epacked *p, trn_ectx *ctx, trn_wsession *s, const trn_edevices *all, const Tensorflow__Eager__SendPackedHandleOp *q, size_t *left)
 {
     for (; p->n < (int)q->n_handles; p->n++) {
         const Tensorflow__Eager__SendPackedHandleOp__Handle *h = q->handles[p->n];
@@ -91,7 +91,7 @@ static trn_err fill(trn_epacked *p, trn_ectx *ctx, trn_wsession *s, const trn_ed
             TRN_TRY(remote_member(m, ctx, s, p, all, h->remote_handle));
         else if (h->item_case == TENSORFLOW__EAGER__SEND_PACKED_HANDLE_OP__HANDLE__ITEM_LOCAL_HANDLE && h->local_handle->tensor) {
             TRN_TRY(device_of(&m->device, p, all, h->local_handle->device));
-            TRN_TRY(trn_etensor_from_pb(&m->t, h->local_handle->tensor));
+            TRN_TRY(trn_etensor_from_pb(&m->t, h->local_handle->tensor, left));
             m->dtype = m->t->dtype;
         } else
             return trn_errorf(TRN_INVALID_ARGUMENT, "handle %d of packed handle %" PRId64 " is empty", p->n, q->op_id);
@@ -99,7 +99,7 @@ static trn_err fill(trn_epacked *p, trn_ectx *ctx, trn_wsession *s, const trn_ed
     return TRN_OK;
 }
 
-trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *q)
+trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *q, size_t *left)
 {
     if (!q->n_handles)
         return trn_errorf(TRN_INVALID_ARGUMENT, "Handles should not be empty.");
@@ -113,7 +113,7 @@ trn_err trn_ectx_pack(trn_ectx *c, const Tensorflow__Eager__SendPackedHandleOp *
     p->ref = 1;
     p->arena = trn_arena_new();
     p->member = trn_arena_alloc(p->arena, sizeof *p->member * q->n_handles);
-    trn_err err = fill(p, c, s, all, q);
+    trn_err err = fill(p, c, s, all, q, left);
     trn_edevices_unref(all);
     trn_wsession_unref(s);
     if (err) {

@@ -196,14 +196,14 @@ static trn_err one_of(trn_tensor **out, trn_ectx *c, const trn_wsession *s, cons
     return err;
 }
 
-static trn_err inputs_of(trn_tensor **in, int *n, trn_ectx *c, const trn_wsession *s, const Tensorflow__Eager__Operation *op)
+static trn_err inputs_of(trn_tensor **in, int *n, trn_ectx *c, const trn_wsession *s, const Tensorflow__Eager__Operation *op, size_t *left)
 {
     for (*n = 0; *n < (int)op->n_op_inputs; (*n)++) {
         const Tensorflow__Eager__Operation__Input *i = op->op_inputs[*n];
         if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_REMOTE_HANDLE)
             TRN_TRY(one_of(&in[*n], c, s, op, i->remote_handle));
         else if (i->item_case == TENSORFLOW__EAGER__OPERATION__INPUT__ITEM_TENSOR)
-            TRN_TRY(trn_tensor_from_pb(&in[*n], i->tensor));
+            TRN_TRY(trn_tensor_from_pb_within(&in[*n], i->tensor, left));
         else
             return trn_errorf(TRN_INVALID_ARGUMENT, "%s: input %d is empty", op->name, *n);
     }
@@ -352,13 +352,13 @@ static trn_err start(trn_erun *r, trn_wsession *s, const Tensorflow__Eager__Oper
     return TRN_OK;
 }
 
-static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op)
+static trn_err prepare(trn_erun **out, trn_ectx *c, trn_wsession *s, trn_funclib *lib, const Tensorflow__Eager__Operation *op, size_t *left)
 {
     trn_tensor **in = trn_xalloc((op->n_op_inputs + 1) * sizeof *in);
     trn_dtype *types = trn_xalloc((op->n_op_inputs + 1) * sizeof *types);
     int n = 0;
     trn_plan *p = NULL;
-    trn_err err = inputs_of(in, &n, c, s, op);
+    trn_err err = inputs_of(in, &n, c, s, op, left);
     for (int i = 0; i < n; i++)
         types[i] = in[i]->dtype;
     if (!err)
@@ -396,7 +396,7 @@ static bool is_whole(trn_ectx *c, const trn_wsession *s, const trn_funclib *lib,
     return false;
 }
 
-void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cancel *cancel, trn_eager_done done, void *arg)
+void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, size_t *left, trn_cancel *cancel, trn_eager_done done, void *arg)
 {
     if (op->n_op_inputs > TRN_MAX_INPUTS) {
         done(arg, trn_errorf(TRN_INVALID_ARGUMENT, "%s has %zu inputs", op->name, op->n_op_inputs), NULL, 0);
@@ -407,13 +407,13 @@ void trn_ectx_run(trn_ectx *c, const Tensorflow__Eager__Operation *op, trn_cance
     trn_funclib *lib = trn_funclib_ref(c->lib);
     trn_unlock(&c->mu);
     if (is_whole(c, s, lib, op)) {
-        trn_ectx__divide(c, s, lib, op, cancel, done, arg);
+        trn_ectx__divide(c, s, lib, op, left, cancel, done, arg);
         trn_funclib_unref(lib);
         trn_wsession_unref(s);
         return;
     }
     trn_erun *r = NULL;
-    trn_err err = prepare(&r, c, s, lib, op);
+    trn_err err = prepare(&r, c, s, lib, op, left);
     trn_funclib_unref(lib);
     if (err) {
         trn_wsession_unref(s);

@@ -305,6 +305,7 @@ typedef struct enqueue {
     trn_ectx *ctx;
     trn_cancel *cancel;
     size_t at;
+    size_t left; /* of what the tensors of the request may take beyond its bytes */
     _Atomic int turn; /* an op may end before the call that started it returns, or much later */
     trn_err err;
 } enqueue;
@@ -388,12 +389,12 @@ static trn_err check_device(trn_ectx *ctx, const char *name)
     return err;
 }
 
-static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp *s)
+static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp *s, size_t *left)
 {
     TRN_TRY(check_device(ctx, s->device_name));
     for (size_t i = 0; i < s->n_tensors; i++) {
         trn_tensor *t;
-        TRN_TRY(trn_etensor_from_pb(&t, s->tensors[i]));
+        TRN_TRY(trn_etensor_from_pb(&t, s->tensors[i], left));
         trn_ectx_put(ctx, s->op_id, (int)i, t);
         trn_tensor_unref(t);
     }
@@ -401,15 +402,15 @@ static trn_err send_tensor(trn_ectx *ctx, const Tensorflow__Eager__SendTensorOp 
 }
 
 /* Everything but an op is done at once. */
-static trn_err small_item(trn_ectx *ctx, const Tensorflow__Eager__QueueItem *i)
+static trn_err small_item(trn_ectx *ctx, const Tensorflow__Eager__QueueItem *i, size_t *left)
 {
     switch (i->item_case) {
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_HANDLE_TO_DECREF:
         return trn_ectx_drop(ctx, i->handle_to_decref);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_TENSOR:
-        return send_tensor(ctx, i->send_tensor);
+        return send_tensor(ctx, i->send_tensor, left);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_SEND_PACKED_HANDLE:
-        return trn_ectx_pack(ctx, i->send_packed_handle);
+        return trn_ectx_pack(ctx, i->send_packed_handle, left);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REGISTER_FUNCTION:
         return trn_ectx_add_functions(ctx, i->register_function);
     case TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_REMOVE_FUNCTION:
@@ -429,12 +430,12 @@ static void enqueue_go(enqueue *c)
     while (c->at < c->q->n_queue && !c->err) {
         const Tensorflow__Eager__QueueItem *i = c->q->queue[c->at];
         if (i->item_case != TENSORFLOW__EAGER__QUEUE_ITEM__ITEM_OPERATION) {
-            c->err = small_item(c->ctx, i);
+            c->err = small_item(c->ctx, i, &c->left);
             c->at++;
             continue;
         }
         atomic_store(&c->turn, 0);
-        trn_ectx_run(c->ctx, i->operation, c->cancel, op_done, c);
+        trn_ectx_run(c->ctx, i->operation, &c->left, c->cancel, op_done, c);
         if (atomic_exchange(&c->turn, 1) == 0)
             return; /* op_done goes on */
     }
@@ -464,7 +465,7 @@ static void enqueue_parse(void *arg)
 static void enqueue_call(void *svc, trn_call *call)
 {
     enqueue *c = trn_xalloc(sizeof *c);
-    *c = (enqueue){.e = svc, .call = call, .cancel = trn_cancel_new()};
+    *c = (enqueue){.e = svc, .call = call, .left = TRN_PB_FILL_MAX, .cancel = trn_cancel_new()};
     trn_call_on_cancel(call, client_gone, trn_cancel_ref(c->cancel), drop_cancel);
     if (trn_call_request(call)->n > INLINE_BYTES)
         trn_pool_submit(c->e->w->env->pool, enqueue_parse, c);
@@ -519,7 +520,8 @@ static void run_component(void *svc, trn_call *call)
     component *c = trn_xalloc(sizeof *c);
     *c = (component){call, a, q, ctx, trn_cancel_new()};
     trn_call_on_cancel(call, client_gone, trn_cancel_ref(c->cancel), drop_cancel);
-    trn_ectx_run(ctx, q->operation, c->cancel, component_done, c);
+    size_t left = TRN_PB_FILL_MAX;
+    trn_ectx_run(ctx, q->operation, &left, c->cancel, component_done, c);
 }
 
 void trn_eager_serve(trn_rpc_server *s, trn_eager *e)

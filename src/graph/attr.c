@@ -4,6 +4,7 @@
 
 #include <limits.h>
 
+#define VARIANT_GROWTH 40 /* bytes in memory for one of a constant that is a variant */
 #define MAX_FUNC_DEPTH 16 /* functions as attrs of functions as attrs … */
 
 static void unref_tensor(void *t) { trn_tensor_unref(t); }
@@ -51,7 +52,9 @@ static trn_err set_shape(trn_attr_val *v, trn_arena *a, const char *name, const 
 static trn_err set_tensor(trn_attr_val *v, trn_arena *a, const char *name, const Tensorflow__TensorProto *pb)
 {
     trn_tensor *t;
-    trn_err err = trn_tensor_from_pb(&t, pb);
+    /* trn_attr_pb__growth has counted what a tensor fills, but not in the variants of one. */
+    size_t left = pb->dtype == TENSORFLOW__DATA_TYPE__DT_VARIANT ? VARIANT_GROWTH * (tensorflow__tensor_proto__get_packed_size(pb) + 64) : TRN_PB_FILL_MAX;
+    trn_err err = trn_tensor_from_pb_within(&t, pb, &left);
     if (err)
         return trn_err_wrap(err, "attr '%s'", name);
     trn_arena_on_free(a, unref_tensor, t);

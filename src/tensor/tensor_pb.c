@@ -119,24 +119,29 @@ static trn_err handle_from_bytes(trn_handle **out, const uint8_t *p, size_t n)
 }
 
 /* TensorFlow's servers send variants like this, one message in the bytes of another: the parser's own limit does not see how deep it goes. */
-static trn_err variant_from_bytes(trn_variant **out, const uint8_t *p, size_t n)
+static trn_err variant_from_bytes(trn_variant **out, const uint8_t *p, size_t n, size_t *left)
 {
     static _Thread_local int depth;
     if (depth == MAX_VARIANT_DEPTH)
         return trn_errorf(TRN_INVALID_ARGUMENT, "variants in variants, more than %d deep", MAX_VARIANT_DEPTH);
+    if (depth) { /* the bytes are copied once more on each level */
+        if (n > *left)
+            return trn_errorf(TRN_RESOURCE_EXHAUSTED, "variants in variants, %d deep: %zu bytes; the message may take %zu more beyond its own", depth + 1, n, *left);
+        *left -= n;
+    }
     trn_arena *a = trn_arena_new();
     Tensorflow__VariantTensorDataProto *pb;
     depth++;
     trn_err err = TRN_PB_UNPACK(&pb, a, tensorflow__variant_tensor_data_proto__descriptor, p, n);
     if (!err)
-        err = trn_variant_from_pb(out, pb);
+        err = trn_variant_from_pb(out, pb, left);
     depth--;
     trn_arena_free(a);
     return err;
 }
 
 /* All lengths, then all bytes. */
-static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n)
+static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n, size_t *left)
 {
     trn_pbr lens = trn_pbr_init(p, n), r = lens;
     uint64_t len = 0;
@@ -151,7 +156,7 @@ static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n)
         if (t->dtype == TRN_STRING)
             TRN_TRY(trn_str_set(TRN_DATA_MUT(t, trn_str) + i, (const char *)r.p, (size_t)len));
         else if (t->dtype == TRN_VARIANT)
-            TRN_TRY(variant_from_bytes(TRN_DATA_MUT(t, trn_variant *) + i, r.p, (size_t)len));
+            TRN_TRY(variant_from_bytes(TRN_DATA_MUT(t, trn_variant *) + i, r.p, (size_t)len, left));
         else
             TRN_TRY(handle_from_bytes(TRN_DATA_MUT(t, trn_handle *) + i, r.p, (size_t)len));
         r.p += len;
@@ -159,7 +164,7 @@ static trn_err from_list(trn_tensor *t, const uint8_t *p, size_t n)
     return r.p == r.end ? TRN_OK : list_error(t, "there are bytes left over");
 }
 
-trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p, size_t n)
+static trn_err from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p, size_t n, size_t *left)
 {
     int64_t count;
     TRN_TRY(trn_shape_count(&count, shape));
@@ -176,7 +181,7 @@ trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_sha
     trn_tensor *t;
     TRN_TRY(trn_tensor_new(&t, dtype, shape));
     if (!plain) {
-        trn_err err = from_list(t, p, n);
+        trn_err err = from_list(t, p, n, left);
         if (err) {
             trn_tensor_unref(t);
             return err;
@@ -189,6 +194,12 @@ trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_sha
     }
     *out = t;
     return TRN_OK;
+}
+
+trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p, size_t n)
+{
+    size_t left = TRN_PB_FILL_MAX;
+    return from_content(out, dtype, shape, p, n, &left);
 }
 
 trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t)
@@ -288,7 +299,7 @@ static trn_err values_of(size_t *n, size_t *per, const Tensorflow__TensorProto *
     ((T *)t->data)[i] = (T)(list)[i]
 
 /* The first n elements from the list. */
-static trn_err put_values(trn_tensor *t, const Tensorflow__TensorProto *pb, size_t n)
+static trn_err put_values(trn_tensor *t, const Tensorflow__TensorProto *pb, size_t n, size_t *left)
 {
     switch (t->dtype) {
     case TRN_FLOAT:
@@ -344,7 +355,7 @@ static trn_err put_values(trn_tensor *t, const Tensorflow__TensorProto *pb, size
         break;
     case TRN_VARIANT:
         for (size_t i = 0; i < n; i++)
-            TRN_TRY(trn_variant_from_pb(TRN_DATA_MUT(t, trn_variant *) + i, pb->variant_val[i]));
+            TRN_TRY(trn_variant_from_pb(TRN_DATA_MUT(t, trn_variant *) + i, pb->variant_val[i], left));
         break;
     default: /* one byte each */
         EACH(uint8_t, pb->int_val);
@@ -371,7 +382,7 @@ static trn_err repeat_last(trn_tensor *t, int64_t n)
     return TRN_OK;
 }
 
-static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const Tensorflow__TensorProto *pb)
+static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const Tensorflow__TensorProto *pb, size_t *left)
 {
     int64_t count;
     size_t n, per, size = trn_dtype_size(dtype), bytes;
@@ -383,15 +394,16 @@ static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *s
     size_t last = dtype == TRN_STRING && n && pb->string_val[n - 1].len > sizeof(((trn_str *)0)->in)
                       ? pb->string_val[n - 1].len
                       : 0;
-    if (__builtin_mul_overflow((size_t)count, size + last, &bytes) || (bytes > TRN_PB_FILL_MAX && n < (size_t)count))
+    if (__builtin_mul_overflow((size_t)count - n, size + last, &bytes) || bytes > *left)
         return trn_errorf(TRN_RESOURCE_EXHAUSTED,
                           "a tensor of shape %s and type %s from %zu values: over the limit of %zu bytes",
-                          trn_shape_text(text, shape), trn_dtype_name(dtype), n, TRN_PB_FILL_MAX);
+                          trn_shape_text(text, shape), trn_dtype_name(dtype), n, *left);
+    *left -= bytes;
     trn_tensor *t;
     TRN_TRY(trn_tensor_new(&t, dtype, shape));
     trn_err err = TRN_OK;
     if (n) {
-        err = put_values(t, pb, n);
+        err = put_values(t, pb, n, left);
         if (!err)
             err = repeat_last(t, (int64_t)n);
     } else if (trn_dtype_is_plain(dtype) && count) {
@@ -407,6 +419,12 @@ static trn_err from_values(trn_tensor **out, trn_dtype dtype, const trn_shape *s
 
 trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
 {
+    size_t left = TRN_PB_FILL_MAX;
+    return trn_tensor_from_pb_within(out, pb, &left);
+}
+
+trn_err trn_tensor_from_pb_within(trn_tensor **out, const Tensorflow__TensorProto *pb, size_t *left)
+{
     trn_dtype dtype = (trn_dtype)pb->dtype;
     trn_shape shape;
     TRN_TRY(trn_shape_from_pb(&shape, pb->tensor_shape));
@@ -418,8 +436,8 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
     if (!count)
         return trn_tensor_new(out, dtype, &shape); /* whatever the message holds */
     if (pb->tensor_content.len)
-        return trn_tensor_from_content(out, dtype, &shape, pb->tensor_content.data, pb->tensor_content.len);
-    return from_values(out, dtype, &shape, pb);
+        return from_content(out, dtype, &shape, pb->tensor_content.data, pb->tensor_content.len, left);
+    return from_values(out, dtype, &shape, pb, left);
 }
 
 Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t) { return trn_tensor__to_pb(a, t, 0); }

@@ -1,7 +1,7 @@
 /* Tensors, shapes and handles to and from TensorFlow's messages.
  *
  * Everything comes from a peer, so everything is checked: a tensor's bytes must be there in full, or be few values that
- * stand for many, of which at most TRN_PB_FILL_MAX bytes are made.
+ * stand for many, of which at most TRN_PB_FILL_MAX bytes are made: of all tensors of one message together, those in its variants among them.
  */
 #ifndef TRN_TENSOR_PB_H
 #define TRN_TENSOR_PB_H
@@ -14,6 +14,8 @@
 /* All of TensorFlow's encodings: tensor_content; value lists; no values (zeros); fewer values than elements (the last one
  * repeats). More values than elements is an error, and so is a variant that holds a value (UNIMPLEMENTED). */
 trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb) TRN_MUST_USE;
+/* One of several of a message: what it takes beyond the bytes that carry it is taken from *left, which starts as TRN_PB_FILL_MAX. */
+trn_err trn_tensor_from_pb_within(trn_tensor **out, const Tensorflow__TensorProto *pb, size_t *left) TRN_MUST_USE;
 /* The same from the bytes of tensor_content: elements as they lie in memory; for strings, and handles and variants (as messages), all
  * lengths as varints, then all bytes. */
 trn_err trn_tensor_from_content(trn_tensor **out, trn_dtype dtype, const trn_shape *shape, const void *p,
@@ -30,7 +32,7 @@ trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
 
 /* A missing message is a scalar. Unknown dims are fine here; more than TRN_MAX_RANK dims are UNIMPLEMENTED. */
 /* What one element of a variant tensor holds; NULL for an empty one. UNIMPLEMENTED for types that we do not know. */
-trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDataProto *pb) TRN_MUST_USE;
+trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDataProto *pb, size_t *left) TRN_MUST_USE;
 /* NULL: it cannot be sent. `depth`: of the nesting so far. */
 Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_variant *v, int depth);
 Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, int depth);

@@ -55,19 +55,14 @@ static const trn_variant_type number_types[] = {NUMBER("int"), NUMBER("float"), 
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static trn_err unpack_tensors(trn_variant **out, const trn_variant_type *type, const Tensorflow__VariantTensorDataProto *pb)
+static trn_err unpack_tensors(trn_variant **out, const trn_variant_type *type, const Tensorflow__VariantTensorDataProto *pb, size_t *left)
 {
     trn_tensor **t = trn_xalloc((pb->n_tensors + 1) * sizeof *t);
     trn_err err = TRN_OK;
-    size_t n = 0, filled = 0;
-    for (; n < pb->n_tensors && !err; n++) {
-        t[n] = NULL;
-        err = trn_tensor_from_pb(&t[n], pb->tensors[n]);
-        if (err)
-            break;
-        filled += pb->tensors[n]->tensor_content.len ? 0 : trn_tensor_bytes(t[n]);
-        if (filled > TRN_PB_FILL_MAX) /* a few bytes may stand for many, once */
-            err = trn_errorf(TRN_RESOURCE_EXHAUSTED, "the tensors in a %s take more than %zu bytes", type->name, TRN_PB_FILL_MAX);
+    size_t n = 0;
+    while (n < pb->n_tensors && !err) {
+        err = trn_tensor_from_pb_within(&t[n], pb->tensors[n], left);
+        n += !err;
     }
     if (!err)
         err = type->unpack(out, pb->metadata.data, pb->metadata.len, t, (int)n);
@@ -77,7 +72,7 @@ static trn_err unpack_tensors(trn_variant **out, const trn_variant_type *type, c
     return err;
 }
 
-trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDataProto *pb)
+trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDataProto *pb, size_t *left)
 {
     const char *name = pb->type_name ? pb->type_name : "";
     *out = NULL;
@@ -91,7 +86,7 @@ trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDa
         }
     for (int i = 0; i < n_types; i++)
         if (strcmp(name, types[i]->name) == 0)
-            return unpack_tensors(out, types[i], pb);
+            return unpack_tensors(out, types[i], pb, left);
     return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors of this kind cannot be sent between tasks (the message holds a %s)", name);
 }
 

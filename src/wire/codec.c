@@ -239,7 +239,8 @@ static bool parse_plain(trn_err *err, trn_tensor **out, trn_buf *buf, const uint
     return true;
 }
 
-trn_err trn_tensor_parse(trn_tensor **out, trn_buf *buf, const uint8_t *p, size_t n)
+/* What it takes beyond its bytes is taken from *left, which the tensors of a message share. */
+static trn_err parse_tensor(trn_tensor **out, trn_buf *buf, const uint8_t *p, size_t n, size_t *left)
 {
     trn_err err;
     if (parse_plain(&err, out, buf, p, n))
@@ -248,9 +249,15 @@ trn_err trn_tensor_parse(trn_tensor **out, trn_buf *buf, const uint8_t *p, size_
     ProtobufCMessage *pb = NULL;
     err = trn_pb_unpack(&pb, a, &tensorflow__tensor_proto__descriptor, p, n);
     if (!err)
-        err = trn_tensor_from_pb(out, (Tensorflow__TensorProto *)pb);
+        err = trn_tensor_from_pb_within(out, (Tensorflow__TensorProto *)pb, left);
     trn_arena_free(a);
     return err;
+}
+
+trn_err trn_tensor_parse(trn_tensor **out, trn_buf *buf, const uint8_t *p, size_t n)
+{
+    size_t left = TRN_PB_FILL_MAX;
+    return parse_tensor(out, buf, p, n, &left);
 }
 
 void trn_named_fini(trn_named_tensor *v, int n)
@@ -261,7 +268,7 @@ void trn_named_fini(trn_named_tensor *v, int n)
     }
 }
 
-static trn_err parse_named(trn_named_tensor *out, trn_arena *a, trn_buf *buf, const uint8_t *p, size_t n)
+static trn_err parse_named(trn_named_tensor *out, trn_arena *a, trn_buf *buf, const uint8_t *p, size_t n, size_t *left)
 {
     trn_pbr r = trn_pbr_init(p, n);
     const uint8_t *t = (const uint8_t *)"";
@@ -278,7 +285,7 @@ static trn_err parse_named(trn_named_tensor *out, trn_arena *a, trn_buf *buf, co
     }
     if (r.bad)
         return malformed("NamedTensorProto");
-    trn_err err = trn_tensor_parse(&out->t, buf, t, tn);
+    trn_err err = parse_tensor(&out->t, buf, t, tn, left);
     return err ? trn_err_wrap(err, "tensor %s", out->name) : TRN_OK;
 }
 
@@ -468,6 +475,7 @@ trn_err trn_run_graph_req_parse(trn_run_graph_req *out, trn_arena *a, const trn_
         out->recv_key = trn_arena_alloc(a, sizeof *out->recv_key * (size_t)n_recv);
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     while (!err && trn_pbr_next(&r)) {
         const bool bytes = r.type == TRN_PB_BYTES, var = r.type == TRN_PB_VARINT;
         switch (r.field) {
@@ -475,7 +483,7 @@ trn_err trn_run_graph_req_parse(trn_run_graph_req *out, trn_arena *a, const trn_
         case 2: if (var) out->step_id = (int64_t)r.v; break;
         case 3:
             if (bytes && out->n_send < n_send) {
-                err = parse_named(&out->send[out->n_send], a, m->buf, r.b, r.n);
+                err = parse_named(&out->send[out->n_send], a, m->buf, r.b, r.n, &left);
                 out->n_send += !err;
             }
             break;
@@ -551,11 +559,12 @@ trn_err trn_run_graph_resp_parse(trn_run_graph_resp *out, trn_arena *a, const tr
         out->dead = trn_arena_alloc(a, sizeof *out->dead * (size_t)n_dead);
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     uint64_t code = 0;
     const char *text = "";
     while (!err && trn_pbr_next(&r)) {
         if (r.field == 1 && r.type == TRN_PB_BYTES && out->n_recv < n) {
-            err = parse_named(&out->recv[out->n_recv], a, m->buf, r.b, r.n);
+            err = parse_named(&out->recv[out->n_recv], a, m->buf, r.b, r.n, &left);
             out->n_recv += !err;
         } else if (r.field == 2 && r.type == TRN_PB_BYTES)
             out->step_stats = r.b, out->step_stats_n = r.n;
@@ -592,10 +601,11 @@ trn_err trn_push_parse(trn_push *out, trn_arena *a, const trn_msg *m)
     out->dead = trn_arena_alloc(a, sizeof *out->dead * (size_t)(n_dead + 1));
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     while (!err && trn_pbr_next(&r)) {
         const bool bytes = r.type == TRN_PB_BYTES;
         if (r.field == 1 && bytes && out->n < n) {
-            err = parse_named(&out->v[out->n], a, m->buf, r.b, r.n);
+            err = parse_named(&out->v[out->n], a, m->buf, r.b, r.n, &left);
             out->n += !err;
         } else if (r.field == 2 && r.type == TRN_PB_VARINT)
             out->step_id = (int64_t)r.v;
@@ -664,13 +674,14 @@ trn_err trn_run_step_req_parse(trn_run_step_req *out, trn_arena *a, const trn_ms
     out->targets = trn_arena_alloc(a, sizeof *out->targets * (size_t)(n_targets + 1));
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     while (!err && trn_pbr_next(&r)) {
         const bool bytes = r.type == TRN_PB_BYTES, var = r.type == TRN_PB_VARINT;
         switch (r.field) {
         case 1: if (bytes) out->session = trn_arena_strndup(a, (const char *)r.b, r.n); break;
         case 2:
             if (bytes && out->n_feeds < n_feeds) {
-                err = parse_named(&out->feeds[out->n_feeds], a, m->buf, r.b, r.n);
+                err = parse_named(&out->feeds[out->n_feeds], a, m->buf, r.b, r.n, &left);
                 out->n_feeds += !err;
             }
             break;
@@ -729,11 +740,12 @@ trn_err trn_run_step_resp_parse(trn_run_step_resp *out, trn_arena *a, const trn_
     out->tensors = trn_arena_alloc(a, sizeof *out->tensors * (size_t)(n + 1));
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     uint64_t code = 0;
     const char *text = "";
     while (!err && trn_pbr_next(&r)) {
         if (r.field == 1 && r.type == TRN_PB_BYTES && out->n < n) {
-            err = parse_named(&out->tensors[out->n], a, m->buf, r.b, r.n);
+            err = parse_named(&out->tensors[out->n], a, m->buf, r.b, r.n, &left);
             out->n += !err;
         } else if (r.field == 2 && r.type == TRN_PB_BYTES)
             out->metadata = r.b, out->metadata_n = r.n;
@@ -762,13 +774,14 @@ trn_err trn_run_callable_req_parse(trn_run_callable_req *out, trn_arena *a, cons
     out->feeds = trn_arena_alloc(a, sizeof *out->feeds * (size_t)(n + 1));
     trn_pbr r = trn_pbr_init(m->p, m->n);
     trn_err err = TRN_OK;
+    size_t left = TRN_PB_FILL_MAX;
     while (!err && trn_pbr_next(&r)) {
         if (r.field == 1 && r.type == TRN_PB_BYTES)
             out->session = trn_arena_strndup(a, (const char *)r.b, r.n);
         else if (r.field == 2 && r.type == TRN_PB_VARINT)
             out->handle = (int64_t)r.v;
         else if (r.field == 3 && r.type == TRN_PB_BYTES && out->n_feeds < n) {
-            err = trn_tensor_parse(&out->feeds[out->n_feeds], m->buf, r.b, r.n);
+            err = parse_tensor(&out->feeds[out->n_feeds], m->buf, r.b, r.n, &left);
             out->n_feeds += !err;
         } else if (r.field == 4 && r.type == TRN_PB_VARINT)
             out->request_id = (int64_t)r.v;

@@ -79,6 +79,8 @@ CASES = {
     "sparse matrix with batches outside": (csr("0, 1", batch="0, 9"), "a:0", ""),
     "no sparse matrix": (const("s", "DT_INT32", "dtype: DT_INT32 tensor_shape { } int_val: -1") + node("l", "EmptyTensorList", "s", "s", element_dtype=F, shape_type="type: DT_INT32")
                          + node("a", "CSRSparseMatrixToDense", "l", type=F), "a:0", "sparse matrix"),
+    "variant that stands for much": (const("s", "DT_VARIANT", "dtype: DT_VARIANT tensor_shape { } variant_val { type_name: 'tensorflow::TensorList' "
+                                           "tensors { dtype: DT_FLOAT tensor_shape { dim { size: 100000000 } } } }"), "s:0", "limit"),
     "unknown op": (node("a", "NoSuchOp"), "a:0", "NoSuchOp"),
     "no such fetch": (const(), "d:0", "d"),
     "no such output": (const(), "c:3", "c"),
@@ -317,6 +319,21 @@ def test_partial_run_asked_for_badly(shared, stubs):
         channel.unary_unary("/tensorflow.MasterService/RunStep", type(run).SerializeToString, message("RunStepResponse").FromString)(run, timeout=1)
     assert e.value.code() == CODES.DEADLINE_EXCEEDED
     until(lambda: live_steps(shared.spec["worker"][0]) <= before)
+    stubs("CloseSession", message("CloseSessionRequest")(session_handle=session))
+
+
+def test_feeds_share_what_they_may_take(stubs):
+    """Few bytes that stand for many: of all feeds of a step together."""
+    graph = text_format.Parse("".join(node(f"x{i}", "Placeholder", dtype="type: DT_INT8") for i in range(2)), tf.GraphDef())
+    session = stubs("CreateSession", message("CreateSessionRequest")(graph_def=graph)).session_handle
+    run = message("RunStepRequest")(session_handle=session, fetch=["x0:0"])
+    for i in range(2):
+        x = run.feed.add(name=f"x{i}")
+        x.tensor.dtype = 6
+        x.tensor.tensor_shape.dim.add(size=1_200_000_000)
+    with pytest.raises(grpc.RpcError) as e:
+        stubs("RunStep", run)
+    assert e.value.code() == CODES.RESOURCE_EXHAUSTED and "tensor x1" in e.value.details()
     stubs("CloseSession", message("CloseSessionRequest")(session_handle=session))
 
 

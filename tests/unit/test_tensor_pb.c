@@ -406,6 +406,61 @@ static void nested_variants(void **state)
     }
 }
 
+/* What a message may take beyond its bytes is for all of its tensors together, those in variants and in their bytes among them. */
+static void one_budget(void **state)
+{
+    trn_variant_type_add(&kept_type);
+    trn_arena *a = trn_arena_new();
+    Tensorflow__VariantTensorDataProto v = TENSORFLOW__VARIANT_TENSOR_DATA_PROTO__INIT, *vp[] = {&v, &v, &v, &v};
+    Tensorflow__TensorProto *zeros = proto(a, TRN_FLOAT, 1, (int64_t[]){1000}), *pb = proto(a, TRN_VARIANT, 1, (int64_t[]){4});
+    v.type_name = (char *)(uintptr_t)kept_type.name;
+    v.n_tensors = 1;
+    v.tensors = &zeros;
+    pb->n_variant_val = 4;
+    pb->variant_val = vp;
+    trn_tensor *t;
+    size_t left = 16000;
+    ok(trn_tensor_from_pb_within(&t, pb, &left));
+    trn_tensor_unref(t);
+    assert_int_equal(left, 0);
+    left = 15999;
+    fails(trn_tensor_from_pb_within(&t, pb, &left), TRN_RESOURCE_EXHAUSTED, "limit");
+    left = 4000;
+    ok(trn_tensor_from_pb_within(&t, zeros, &left));
+    trn_tensor_unref(t);
+    fails(trn_tensor_from_pb_within(&t, zeros, &left), TRN_RESOURCE_EXHAUSTED, "limit");
+
+    /* 100 kB in a variant in a variant in a variant */
+    trn_sb s = {0};
+    trn_sb_reserve(&s, 100000);
+    memset(s.p, 0, s.n = 100000);
+    for (int i = 0; i < 3; i++) {
+        trn_sb tb = {0}, vb = {0}, list = {0};
+        trn_pbw_varint(&tb, 1, i ? TRN_VARIANT : TRN_UINT8);
+        if (!i)
+            trn_pbw_bytes(&tb, 2, (const uint8_t[]){2 << 3 | 2, 4, 1 << 3, 0xa0, 0x8d, 6}, 6); /* one dim of 100000 */
+        trn_pbw_bytes(&tb, 4, s.p, s.n);
+        trn_pbw_str(&vb, 1, kept_type.name);
+        trn_pbw_bytes(&vb, 3, tb.p, tb.n);
+        trn_pbw_raw_varint(&list, vb.n);
+        trn_sb_add(&list, vb.p, vb.n);
+        trn_sb_fini(&tb);
+        trn_sb_fini(&vb);
+        trn_sb_fini(&s);
+        s = list;
+    }
+    pb = proto(a, TRN_VARIANT, 0, NULL);
+    pb->tensor_content = (ProtobufCBinaryData){s.n, (uint8_t *)s.p};
+    left = 210000;
+    ok(trn_tensor_from_pb_within(&t, pb, &left));
+    trn_tensor_unref(t);
+    assert_true(left < 10000);
+    left = 150000;
+    fails(trn_tensor_from_pb_within(&t, pb, &left), TRN_RESOURCE_EXHAUSTED, "3 deep");
+    trn_sb_fini(&s);
+    trn_arena_free(a);
+}
+
 /* A message of a few bytes makes a tensor that we can also send: what we write, we can read. */
 static void many_from_few(void **state)
 {
@@ -497,6 +552,7 @@ int main(void)
         cmocka_unit_test(shapes), cmocka_unit_test(handles),
         cmocka_unit_test(variants),
         cmocka_unit_test(nested_variants),
+        cmocka_unit_test(one_budget),
         cmocka_unit_test(broken_bytes),
         cmocka_unit_test(many_from_few), cmocka_unit_test(short_form),
     };

@@ -3,30 +3,31 @@
 
 #include <stdlib.h>
 
-/* Which tensors are fed: feeds of node id are first[id], next[first[id]], … (feed + 1, 0 ends). Behind the client's feeds come the joins, which are fed
- * by another tensor of the graph. */
+/* Which tensors are fed. Behind the client's feeds come the joins, which are fed by another tensor of the graph. */
 typedef struct feeds {
     int n, n_args; /* the first n_args are the client's */
     trn_edge *edge;
     trn_edge *from; /* of a join, in the old graph */
-    int *first, *next;
+    bool *some;     /* by node: one of its outputs is fed */
+    trn_map *at;    /* trn_edge → feed + 1: a node may have as many outputs as there are feeds */
+    trn_map *types; /* trn_edge → dtype, of the outputs of ops that we do not have; NULL: not needed yet */
     bool *used;
     trn_edge *source; /* in the new graph, when used */
 } feeds;
 
 static int feed_of(const feeds *f, int node, int slot)
 {
-    for (int k = f->first[node]; k; k = f->next[k - 1])
-        if (f->edge[k - 1].slot == slot)
-            return k - 1;
-    return -1;
+    if (!f->some[node])
+        return -1;
+    trn_edge e = {node, slot};
+    return (int)(intptr_t)trn_map_get(f->at, &e, sizeof e) - 1;
 }
 
 /* A fed placeholder never runs, so what waits for it waits for the feed. */
 static int feed_of_ctl(const feeds *f, const trn_graph *g, int node)
 {
     const char *op = g->node[node]->n.op;
-    if (!f->first[node] || (strcmp(op, "Placeholder") != 0 && strcmp(op, "PlaceholderV2") != 0))
+    if (!f->some[node] || (strcmp(op, "Placeholder") != 0 && strcmp(op, "PlaceholderV2") != 0))
         return -1;
     return feed_of(f, node, 0);
 }
@@ -35,8 +36,9 @@ static void feeds_fini(feeds *f)
 {
     free(f->edge);
     free(f->from);
-    free(f->first);
-    free(f->next);
+    free(f->some);
+    trn_map_free(f->at, NULL);
+    trn_map_free(f->types, NULL);
     free(f->used);
     free(f->source);
 }
@@ -62,10 +64,10 @@ static trn_err feeds_init(feeds *f, const trn_graph *g, const trn_run_sig *sig)
     f->n_args = sig->n_feeds;
     f->edge = trn_xalloc(n * sizeof *f->edge);
     f->from = trn_xalloc(n * sizeof *f->from);
-    f->next = trn_xalloc(n * sizeof *f->next);
     f->used = trn_xalloc(n * sizeof *f->used);
     f->source = trn_xalloc(n * sizeof *f->source);
-    f->first = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *f->first);
+    f->some = trn_xalloc((size_t)TRN_MAX(g->n, 1) * sizeof *f->some);
+    f->at = trn_map_new();
     for (int i = 0; i < all; i++) {
         bool join = i >= sig->n_feeds;
         const char *name = join ? sig->join_to[i - sig->n_feeds] : sig->feeds[i];
@@ -80,8 +82,8 @@ static trn_err feeds_init(feeds *f, const trn_graph *g, const trn_run_sig *sig)
         if (feed_of(f, e.node, e.slot) >= 0)
             return trn_errorf(TRN_INVALID_ARGUMENT, "Endpoint \"%s\" fed more than once.", name);
         f->edge[i] = e;
-        f->next[i] = f->first[e.node];
-        f->first[e.node] = i + 1;
+        f->some[e.node] = true;
+        trn_map_put(f->at, &e, sizeof e, (void *)(intptr_t)(i + 1));
         f->n++;
     }
     return TRN_OK;
@@ -135,18 +137,28 @@ static trn_err missing_op(const trn_graph *g, const trn_gnode *nd)
                       nd->n.op, why, nd->n.name);
 }
 
-/* dtype of a tensor; of an op that we do not have, what one of its users takes it for. */
-static trn_dtype edge_type(const trn_graph *g, trn_edge e)
+static trn_dtype own_type(const trn_graph *g, trn_edge e)
 {
     const trn_gnode *nd = g->node[e.node];
-    trn_dtype t = e.slot < nd->n.n_out ? trn_dtype_base(nd->n.out_types[e.slot]) : TRN_INVALID;
-    for (int i = 0; i < g->n && t == TRN_INVALID; i++) {
-        const trn_gnode *user = g->node[i];
-        for (int k = 0; user && k < user->n.n_in && t == TRN_INVALID; k++)
-            if (user->in[k].node == e.node && user->in[k].slot == e.slot)
-                t = trn_dtype_base(user->n.in_types[k]);
+    return e.slot < nd->n.n_out ? trn_dtype_base(nd->n.out_types[e.slot]) : TRN_INVALID;
+}
+
+/* dtype of a tensor; of an op that we do not have, what one of its users takes it for. */
+static trn_dtype edge_type(feeds *f, const trn_graph *g, trn_edge e)
+{
+    trn_dtype t = own_type(g, e);
+    if (t != TRN_INVALID)
+        return t;
+    if (!f->types) {
+        f->types = trn_map_new();
+        for (int i = g->n - 1; i >= 0; i--) { /* the first user counts */
+            const trn_gnode *user = g->node[i];
+            for (int k = user ? user->n.n_in - 1 : -1; k >= 0; k--)
+                if (user->in[k].node >= 0 && own_type(g, user->in[k]) == TRN_INVALID && user->n.in_types[k] != TRN_INVALID)
+                    trn_map_put(f->types, &user->in[k], sizeof user->in[k], (void *)(intptr_t)trn_dtype_base(user->n.in_types[k]));
+        }
     }
-    return t;
+    return (trn_dtype)(intptr_t)trn_map_get(f->types, &e, sizeof e);
 }
 
 static void keep_node(bool *keep, int *stack, int *n, int node)
@@ -173,7 +185,7 @@ static void reach(const trn_graph *g, feeds *f, bool *keep, int *stack, int n)
         for (int k = 0; k < nd->n.n_in + nd->n_ctl; k++) {
             bool data = k < nd->n.n_in;
             int from = data ? nd->in[k].node : nd->ctl[k - nd->n.n_in];
-            int feed = !f->first[from] ? -1 : data ? feed_of(f, from, nd->in[k].slot) : feed_of_ctl(f, g, from);
+            int feed = !f->some[from] ? -1 : data ? feed_of(f, from, nd->in[k].slot) : feed_of_ctl(f, g, from);
             if (feed >= 0)
                 use_feed(f, keep, stack, &n, feed);
             else
@@ -185,7 +197,7 @@ static void reach(const trn_graph *g, feeds *f, bool *keep, int *stack, int n)
 static trn_err add_arg(trn_graph *ng, const trn_graph *g, feeds *f, int i, const char *device)
 {
     const trn_gnode *nd = g->node[f->edge[i].node];
-    trn_dtype t = edge_type(g, f->edge[i]);
+    trn_dtype t = edge_type(f, g, f->edge[i]);
     if (t == TRN_INVALID)
         return missing_op(g, nd);
     char *base = trn_xasprintf("_arg_%s_%d_%d", nd->n.name, f->edge[i].slot, i);
@@ -198,10 +210,10 @@ static trn_err add_arg(trn_graph *ng, const trn_graph *g, feeds *f, int i, const
     return err;
 }
 
-static trn_err add_retval(trn_graph *ng, const trn_graph *g, trn_edge e, trn_edge from, int i, const char *device)
+static trn_err add_retval(trn_graph *ng, const trn_graph *g, feeds *f, trn_edge e, trn_edge from, int i, const char *device)
 {
     const trn_gnode *nd = g->node[e.node];
-    trn_dtype t = edge_type(g, e);
+    trn_dtype t = edge_type(f, g, e);
     if (t == TRN_INVALID)
         return missing_op(g, nd);
     char *base = trn_xasprintf("_retval_%s_%d_%d", nd->n.name, e.slot, i);
@@ -212,35 +224,41 @@ static trn_err add_retval(trn_graph *ng, const trn_graph *g, trn_edge e, trn_edg
 }
 
 /* Edges of kept nodes that come from a feed. */
-static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const bool *keep)
+static trn_err rewire(trn_graph *ng, const trn_graph *g, const feeds *f, const bool *keep, const int *to)
 {
+    trn_ctlset ctls = {0};
+    int *ids = NULL, cap = 0;
     for (int i = 0, at = 0; i < g->n && f->n; i++) {
         const trn_gnode *nd = g->node[i];
         if (!keep[i])
             continue;
         trn_gnode *nn = ng->node[at++];
         for (int k = 0; k < nd->n.n_in; k++) {
-            int feed = f->first[nd->in[k].node] ? feed_of(f, nd->in[k].node, nd->in[k].slot) : -1;
+            int feed = feed_of(f, nd->in[k].node, nd->in[k].slot);
             if (feed < 0)
                 continue;
-            if (feed < f->n_args && trn_dtype_is_ref(nd->n.in_types[k]))
+            if (feed < f->n_args && trn_dtype_is_ref(nd->n.in_types[k])) {
+                free(ctls.seen);
+                free(ids);
                 return trn_errorf(TRN_INVALID_ARGUMENT,
                                   "'%s:%d' cannot be fed: node '%s' (%s) needs it as a reference to a variable",
                                   g->node[f->edge[feed].node]->n.name, f->edge[feed].slot, nd->n.name, nd->n.op);
+            }
             nn->in[k] = f->source[feed];
         }
+        /* if a placeholder itself is kept (it cannot run) the edge from it must go */
+        bool some = false;
+        int n = 0;
         for (int k = 0; k < nd->n_ctl; k++) {
             int feed = feed_of_ctl(f, g, nd->ctl[k]);
-            if (feed < 0)
-                continue;
-            /* if the placeholder itself is kept (it cannot run) the edge from it must go */
-            const trn_gnode *ph = trn_map_gets(ng->by_name, g->node[nd->ctl[k]]->n.name);
-            for (int c = 0; ph && c < nn->n_ctl; c++)
-                if (nn->ctl[c] == ph->id)
-                    nn->ctl[c--] = nn->ctl[--nn->n_ctl];
-            trn_graph_add_ctl(ng, nn, f->source[feed].node);
+            some |= feed >= 0;
+            TRN_PUSH(ids, n, cap, feed >= 0 ? f->source[feed].node : to[nd->ctl[k]]);
         }
+        if (some)
+            trn_gnode__set_ctl(ng, nn, ids, n, &ctls);
     }
+    free(ctls.seen);
+    free(ids);
     return TRN_OK;
 }
 
@@ -281,11 +299,11 @@ static trn_err prune(trn_graph **out, const trn_graph *g, const trn_run_sig *sig
             f->source[i] = (trn_edge){to[f->from[i].node], f->from[i].slot};
     }
     if (!err)
-        err = rewire(ng, g, f, keep);
+        err = rewire(ng, g, f, keep, to);
     for (int i = 0; i < sig->n_fetches && !err; i++) {
         int feed = feed_of(f, fetch[i].node, fetch[i].slot);
         trn_edge from = feed >= 0 ? f->source[feed] : (trn_edge){to[fetch[i].node], fetch[i].slot};
-        err = add_retval(ng, g, fetch[i], from, i, device);
+        err = add_retval(ng, g, f, fetch[i], from, i, device);
     }
     if (!err && sig->n_joins) { /* a join may close a cycle, which no import has seen */
         trn_frames frames;

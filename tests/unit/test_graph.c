@@ -426,6 +426,48 @@ static trn_graph *pruned(const trn_graph *g, const char *feed0, const char *feed
     return p;
 }
 
+/* As many feeds as a node has outputs, as a node waits for, and of ops that nobody knows: time goes with their number, not with its square. */
+static void many_feeds(void **state)
+{
+    enum { N = 50000 };
+    trn_sb sb = {0};
+    trn_sb_adds(&sb, N_PLACEHOLDER("x") "node { name: 'd' op: 'Placeholder' attr { key: 'dtype' value { type: DT_INT32 } } } "
+                     "node { name: 's' op: 'Split' input: 'd' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'num_split' value { i: 50000 } } } ");
+    for (int i = 0; i < N; i++)
+        trn_sb_addf(&sb, "node { name: 'p%d' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } } node { name: 'u%d' op: 'Unheard' } "
+                         "node { name: 'v%d' op: 'Neg' input: 'u%d' " T_FLOAT "} ", i, i, i, i);
+    trn_sb_adds(&sb, "node { name: 'sum' op: 'AddN' attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 50000 } } ");
+    for (int i = 0; i < N; i++)
+        trn_sb_addf(&sb, "input: 's:%d' ", i);
+    for (int i = 0; i < N; i++)
+        trn_sb_addf(&sb, "input: '^p%d' ", i);
+    trn_sb_adds(&sb, "} ");
+    trn_graph *g = graph_of(sb.p), *p;
+    const char **feed = trn_xalloc(3 * N * sizeof *feed), **fetch = trn_xalloc((N + 1) * sizeof *fetch);
+    for (int i = 0; i < N; i++) {
+        feed[i] = trn_xasprintf("s:%d", i);
+        feed[N + i] = trn_xasprintf("p%d", i);
+        feed[2 * N + i] = fetch[i] = trn_xasprintf("u%d", i);
+    }
+    fetch[N] = "sum";
+    uint64_t start = trn_now_ns();
+    assert_ok(trn_graph_prune(&p, g, &(trn_run_sig){.n_feeds = 3 * N, .feeds = feed, .n_fetches = N + 1, .fetches = fetch}, ""));
+    assert_true(trn_now_ns() - start < 4000000000u);
+    const trn_gnode *sum = trn_graph_find(p, "sum", 3);
+    assert_int_equal(sum->n_ctl, N);
+    assert_string_equal(p->node[sum->in[N - 1].node]->n.op, "_Arg");
+    assert_string_equal(p->node[sum->ctl[N - 1]]->n.op, "_Arg");
+    assert_null(trn_graph_find(p, "p7", 2));
+    assert_null(trn_graph_find(p, "s", 1));
+    for (int i = 0; i < 3 * N; i++)
+        free((char *)feed[i]);
+    free(feed);
+    free(fetch);
+    trn_graph_free(p);
+    trn_graph_free(g);
+    trn_sb_fini(&sb);
+}
+
 static void prunes_to_what_is_needed(void **state)
 {
     trn_graph *g = graph_of(SPLIT_GRAPH);
@@ -562,6 +604,7 @@ int main(void)
         cmocka_unit_test(exports_what_it_imported),
         cmocka_unit_test(exports_defaults_for_tensorflow_1),
         cmocka_unit_test(prunes_to_what_is_needed),
+        cmocka_unit_test(many_feeds),
         cmocka_unit_test(prunes_loops_whole),
         cmocka_unit_test(prune_errors_are_tensorflows),
     };

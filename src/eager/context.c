@@ -215,13 +215,16 @@ trn_err trn_ectx_add_functions(trn_ectx *c, const Tensorflow__Eager__RegisterFun
     const char *name = f->function_def && f->function_def->signature ? f->function_def->signature->name : "";
     trn_lock(&c->mu);
     uintptr_t times = (uintptr_t)trn_map_gets(c->registered, name);
-    trn_funclib *lib = trn_funclib__copy(c->lib);
+    /* One that nobody else sees is not copied: a client may register functions by the thousand before it runs one. */
+    trn_funclib *lib = trn_funclib__alone(c->lib) ? trn_funclib_ref(c->lib) : trn_funclib__copy(c->lib);
+    int had = (int)trn_funclib_count(lib);
     trn_err err = f->function_def ? trn_funclib_add(lib, f->function_def) : TRN_OK; /* the same again is fine, another one is not */
     for (size_t i = 0; f->library && i < f->library->n_function && !err && !times; i++)
         err = trn_funclib_add(lib, f->library->function[i]);
-    if (err || times)
+    if (err || times) {
+        trn_funclib__cut(lib, had);
         trn_funclib_unref(lib);
-    else
+    } else
         replace_lib(c, lib);
     if (!err && f->function_def)
         trn_map_puts(c->registered, name, (void *)(times + 1));
@@ -254,7 +257,7 @@ trn_err trn_ectx_remove_function(trn_ectx *c, const char *name)
     trn_map_dels(c->registered, name);
     trn_map_dels(c->lacking, name);
     if (trn_funclib_has(c->lib, name)) {
-        trn_funclib *lib = trn_funclib__copy(c->lib);
+        trn_funclib *lib = trn_funclib__alone(c->lib) ? trn_funclib_ref(c->lib) : trn_funclib__copy(c->lib);
         trn_funclib_remove(lib, name);
         replace_lib(c, lib);
     }

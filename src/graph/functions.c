@@ -86,6 +86,17 @@ trn_funclib *trn_funclib__copy(const trn_funclib *l)
     return c;
 }
 
+bool trn_funclib__alone(const trn_funclib *l) { return atomic_load_explicit(&l->ref, memory_order_acquire) == 1; }
+
+void trn_funclib__cut(trn_funclib *l, int n)
+{
+    while (l->n > n) {
+        func *f = l->v[--l->n];
+        trn_map_dels(l->by_name, f->def->signature->name);
+        func_unref(f);
+    }
+}
+
 const char *trn_funclib__gradient(const trn_funclib *l, const char *fn) { return trn_map_gets(l->gradients, fn); }
 
 trn_err trn_funclib__add_gradient(trn_funclib *l, const Tensorflow__GradientDef *d)

@@ -126,6 +126,8 @@ trn_map *trn_funclib__rets(const Tensorflow__FunctionDef *fd);
 trn_err trn_funclib__body(trn_graph **out, trn_funclib *l, const trn_func_ref *f, uint64_t *left) TRN_MUST_USE;
 /* A library with the same functions (shared), for adding to it while others use the old one; NULL: an empty one. */
 trn_funclib *trn_funclib__copy(const trn_funclib *l);
+bool trn_funclib__alone(const trn_funclib *l); /* there is one reference */
+void trn_funclib__cut(trn_funclib *l, int n);  /* leaves the first n functions */
 
 /* A function's body without what neither a result nor an effect needs. `by_name`: the function's name was the op. */
 trn_graph *trn_graph__without_dead_nodes(TRN_OWN trn_graph *body, bool by_name);

@@ -211,6 +211,47 @@ def test_functions(both):
     assert numbers(ours[0])[2][1] == [[-2.0, -4.0]] and numbers(ours[4])[0][1] == [[2.0]] and numbers(ours[8])[1][1] == [[5.0]]
 
 
+def test_functions_by_the_thousand(servers):
+    """Registering and removing takes time with their number, not with its square; a library that does not fit leaves nothing behind."""
+    s, n = servers[0], 40_000
+    id = s.context()
+
+    def function(name, *more):
+        f = pb.RegisterFunctionOp()
+        f.function_def.signature.name = name
+        for m in more:
+            f.library.function.add().signature.name = m
+        return pb.QueueItem(register_function=f)
+
+    start = time.monotonic()
+    r = s.enqueue(id, *(function(f"f{i}") for i in range(n)))
+    assert not isinstance(r, tuple), r
+    wrong = function("new", "other", "f0")
+    wrong.register_function.library.function[1].signature.description = "another"
+    assert s.enqueue(id, wrong)[0] == "INVALID_ARGUMENT"
+    for name in ("new", "other"):
+        assert s.enqueue(id, pb.QueueItem(remove_function=pb.RemoveFunctionOp(function_name=name)))[0] == "INVALID_ARGUMENT"
+        assert isinstance(s.enqueue(id, s.op(3, name, function=True)), tuple)
+    r = s.enqueue(id, *(pb.QueueItem(remove_function=pb.RemoveFunctionOp(function_name=f"f{i}")) for i in range(n)))
+    assert not isinstance(r, tuple), r
+    assert time.monotonic() - start < 15
+
+
+def test_tensors_share_what_they_may_take(servers):
+    """Few bytes that stand for many: of all tensors of a request together, whatever keeps them."""
+    s = servers[0]
+    much = pb.QueueItem()
+    t = much.send_tensor.tensors.add(dtype=6)
+    t.tensor_shape.dim.add(size=1_200_000_000)
+    much.send_tensor.op_id, much.send_tensor.device_name = 1, s.device
+    identity = s.op(2, "Identity", 1.0, T=tf.int8)
+    identity.operation.op_inputs[0].tensor.CopyFrom(t)
+    id = s.context()
+    for items in ((much, much), (identity, identity)):
+        assert s.enqueue(id, *items)[0] == "RESOURCE_EXHAUSTED"
+    assert not isinstance(s.call("CloseContext", context_id=id, context_view_id=0), tuple)
+
+
 def test_component_functions(both):
     """Their results go where the caller says; what is none, or has no function, is an error."""
     f = registered("part", 3.0, component=True)

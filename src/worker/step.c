@@ -407,7 +407,8 @@ int trn_worker_steps_orphans(trn_worker *w, uint64_t before_ns, int64_t *ids, in
         for (size_t it = 0; found < max && trn_map_next(sh->steps, &it, &key, &key_n, &v);) {
             trn_wstep *st = v;
             trn_lock(&st->mu);
-            bool over = !st->session || st->aborted; /* whoever asks an aborted one learns only that */
+            /* Whoever asks an aborted one learns only that. An eager context's own step is its context's. */
+            bool over = !st->session || (st->aborted && (st->session == w->legacy || *st->session->master_task));
             if (over && !st->peers && !st->runs && st->born_ns < before_ns)
                 ids[found++] = st->id;
             trn_unlock(&st->mu);

@@ -120,7 +120,7 @@ static trn_err mats_in(mats *x, const trn_kctx *k, int i, bool square)
                   (long long)x->n);
     x->batch = 1;
     for (int d = 0; d < r - 2; d++)
-        x->batch *= x->lead.dim[d];
+        x->batch = trn_times(x->batch, x->lead.dim[d]);
     return TRN_OK;
 }
 

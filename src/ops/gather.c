@@ -367,6 +367,7 @@ static trn_err k_dynamic_partition(trn_kctx *k)
         starts = x->shape.dim[i] == p->shape.dim[i];
     TRN_CHECK_ARG(starts, "data.shape must start with partitions.shape, got data.shape = %s, partitions.shape = %s", trn_shape_text(a, &x->shape),
                   trn_shape_text(b, &p->shape));
+    TRN_CHECK_ARG(x->shape.rank - rp < TRN_MAX_RANK, "the results would have more than %d dimensions", TRN_MAX_RANK);
     int64_t *n = calloc((size_t)k->n_out, sizeof *n), inner = 1;
     if (!n)
         return trn_err_oom();

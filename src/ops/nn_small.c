@@ -73,6 +73,10 @@ static trn_err k_bias_add_grad(trn_kctx *k)
     trn_shape s = trn_shape_vector(d[1]);
     trn_tensor *y, *part, *src = NULL;
     TRN_TRY(trn_out_new(&y, k, 0, g->dtype, &s));
+    if (!g->count) {
+        trn_zero_elems(y, 0, y->count);
+        return TRN_OK;
+    }
     bool half = trn_is_half(g->dtype);
     trn_dtype dt = half ? TRN_FLOAT : g->dtype;
     size_t size = trn_dtype_size(dt);

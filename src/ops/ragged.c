@@ -635,7 +635,7 @@ static trn_err from_variant(trn_kctx *k)
     trn_dtype vt = trn_attr_type(k->node, "Tvalues"), st = trn_attr_type(k->node, "Tsplits");
     in = in == -1 ? n - d : in;
     TRN_CHECK_ARG(in >= 0, "The inferred input_ragged_rank (output_ragged_rank - encoded_variant.dims()) must be >= 0, found output_ragged_rank: %d, dims: %d", n, d);
-    TRN_CHECK_ARG(n == d + in, "output_ragged_rank must be equal to input_ragged_rank + encoded_ragged.dims(); output_ragged_rank: %d, input_ragged_rank: %" PRId64
+    TRN_CHECK_ARG(n - d == in, "output_ragged_rank must be equal to input_ragged_rank + encoded_ragged.dims(); output_ragged_rank: %d, input_ragged_rank: %" PRId64
                   ", dims: %d", n, in, d);
     const trn_variant *const *v = (const trn_variant *const *)x->data;
     const encoded *e;

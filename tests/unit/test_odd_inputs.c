@@ -9,6 +9,7 @@
  *     test_odd_inputs Conv2D 117         that one, in this process (for a debugger)
  *     TRAINERA_ODD_CASES=5000            how many of each op
  *     TRAINERA_ODD_SEED=7                other ones
+ *     TRAINERA_ODD_LIST=1                names of ops that no case made run
  *     TRAINERA_ODD_INTERNAL=1            INTERNAL is wrong, too: nearly always it means that something was not checked
  *     TRAINERA_ODD_LOG=FILE              what all cases say goes there (with UBSAN_OPTIONS=halt_on_error=0: every place that is wrong at once)
  *
@@ -531,6 +532,7 @@ typedef struct shared {
     _Atomic uint64_t ran;       /* cases whose kernel ran to an end without an error */
     _Atomic uint64_t refused;
     char what[4000];
+    _Atomic int ran_of[4000]; /* by op */
 } shared;
 static shared *sh;
 
@@ -682,6 +684,8 @@ static void one(const trn_opdef *def, int nr, uint64_t seed)
             mallopt(M_PERTURB, 0x55);
             e = go(&o, &t);
             atomic_fetch_add(e ? &sh->refused : &sh->ran, 1);
+            if (sh->op < (int)TRN_COUNTOF(sh->ran_of))
+                sh->ran_of[sh->op] += !e;
             for (int i = 0; pure && i < t.k.n_in; i++)
                 if (!same(mine[i], held[i]))
                     wrong("the kernel wrote into an input that others hold");
@@ -907,6 +911,13 @@ int main(int argc, char **argv)
     snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
     (void)!system(cmd);
     printf("%d ops, %d cases of each: %llu ran, %llu were refused, in %.1f s\n", trn_op_count(), cases, (unsigned long long)sh->ran, (unsigned long long)sh->refused, (double)(trn_now_ns() - start) / 1e9);
+    if (getenv("TRAINERA_ODD_LIST")) {
+        printf("no inputs made these run:");
+        for (int i = 0; i < trn_op_count(); i++)
+            if (wanted(trn_op_at(i), name) && !skipped(trn_op_at(i)) && !sh->ran_of[i])
+                printf(" %s", trn_op_at(i)->row->name);
+        printf("\n");
+    }
     printf(findings ? "%d findings\n" : "nothing found\n", findings);
     return findings != 0;
 }

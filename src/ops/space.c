@@ -247,6 +247,7 @@ static trn_err patches(trn_kctx *k, int space)
     int64_t depth = c = x->shape.dim[n - 1];
     for (int d = 0; d < space; d++) {
         int64_t in = x->shape.dim[d + 1], eff = ks[d + 1] + (ks[d + 1] - 1) * (ra[d + 1] - 1);
+        TRN_CHECK_ARG(in < INT64_C(1) << 61, "dimension %d is too large: %lld", d + 1, (long long)in);
         out[d] = same ? (in + st[d + 1] - 1) / st[d + 1] : (in - eff + st[d + 1]) / st[d + 1];
         TRN_CHECK_ARG(
             out[d] >= 0,

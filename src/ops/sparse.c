@@ -378,7 +378,7 @@ static trn_err concat_check(trn_shape *out, trn_sparse *parts, const trn_kctx *k
             TRN_CHECK_ARG(d == dim || parts[i].shape.dim[d] == out->dim[d],
                           "Input shapes must match: expected %lld for dimension %d but got %lld at position %d",
                           (long long)out->dim[d], d, (long long)parts[i].shape.dim[d], i);
-        out->dim[dim] += parts[i].shape.dim[dim]; /* both are below 2^62 */
+        TRN_CHECK_ARG(!__builtin_add_overflow(out->dim[dim], parts[i].shape.dim[dim], &out->dim[dim]), "the result is too large");
         int64_t count;
         TRN_TRY(trn_count_checked(&count, out));
     }

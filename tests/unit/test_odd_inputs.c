@@ -184,6 +184,8 @@ typedef struct odd {
     trn_shape base;
     trn_dtype want; /* most types are this, since most ops want that */
     bool tame;      /* small values only */
+    bool named;     /* arguments are shaped by what their names say */
+    int64_t n, r;   /* of sparse tensors: places, dims */
     made *made[MADE_MAX]; /* ops that made resources and variants for this case */
     int n_made, depth;
 } odd;
@@ -309,10 +311,13 @@ static bool attrs(odd *o, optest *t, const trn_opdef *def, bool keep_defaults)
             continue;
         }
         static const int sizes[] = {0, 1, 1, 2, 2, 3, 4, 4, 5};
-        a->n = (int)TRN_MAX(d->min, (int64_t)PICK(sizes));
+        a->n = (int)TRN_MAX(d->min, (int64_t)(chance(40) ? TRN_MIN(o->base.rank, 6) : PICK(sizes)));
         trn_attr_val *v = trn_arena_alloc(t->arena, sizeof *v * (size_t)(a->n + 1));
         for (int j = 0; j < a->n; j++)
             attr_value(o, t, d, &v[j]);
+        if (d->kind == TRN_ATTR_INT && a->n > 2 && o->named) /* windows: none over batches, none over channels */
+            for (int j = 0; j < a->n; j++)
+                v[j].i = j == 0 || j == a->n - 1 ? 1 : 1 + below(2);
         a->list = v;
     }
     return true;
@@ -391,7 +396,7 @@ static const trn_opdef *maker_of(const char *op, trn_dtype type, bool by_ref)
     if (!n_all[kind])
         for (int i = 0; i < trn_op_count() && n_all[kind] < MAX; i++) {
             const trn_opdef *d = trn_op_at(i);
-            if (d->n_out && d->out[0].type == type && d->out[0].number_attr < 0 && d->out[0].is_ref == by_ref && !(d->row->flags & (TRN_OP_ASYNC | TRN_OP_DISK)) && !skipped(d))
+            if (d->n_out && d->out[0].type == type && d->out[0].number_attr < 0 && d->out[0].is_ref == by_ref && !(d->n_in && (d->in[0].type == TRN_VARIANT || d->in[0].type == TRN_RESOURCE)) && !(d->row->flags & (TRN_OP_ASYNC | TRN_OP_DISK)) && !skipped(d))
                 all[kind][n_all[kind]++] = d;
         }
     int n = n_all[kind], best = 0, n_best = 0;
@@ -460,12 +465,51 @@ static trn_value thing(odd *o, const char *op, trn_dtype type, bool by_ref)
     return v;
 }
 
+static bool named(const char *arg, const char *const *names)
+{
+    for (; *names; names++)
+        if (strcmp(arg, *names) == 0)
+            return true;
+    return false;
+}
+
+/* What most kernels want of arguments of these names. */
+static void shape_named(trn_shape *s, const odd *o, const char *arg, trn_dtype dt)
+{
+    static const char *const scalars[] = {"lr", "rho", "epsilon", "momentum", "l1", "l2", "beta1", "beta2", "beta1_power", "beta2_power", "beta", "alpha", "axis", "dim", "num_segments", "num_split", "depth", "max_output_size",
+                                          "iou_threshold", "score_threshold", "batch_size", "drop_remainder", "count", "index", "size", "alg", "algorithm", "num", "ms_epsilon", "global_step", "lr_power", "l2_shrinkage",
+                                          "momentum_term", "filename", "buffer_size", "num_parallel_calls", "flow_in", "delta", "padding_value", "num_elements", "start", "stop", "step", "k", NULL},
+                            *const alike[] = {"x", "y", "z", "a", "b", "grad", "gradient", "gradients", "input", "orig_input", "orig_output", "out_backprop", "filter", "images", "image", "params", "data", "updates", "value", "tensor", "t",
+                                              "var", "accum", "linear", "mg", "ms", "mom", "m", "v", "features", "labels", "logits", NULL};
+    bool ints = dt == TRN_INT32 || dt == TRN_INT64;
+    if (named(arg, scalars))
+        *s = trn_shape_scalar();
+    else if (strncmp(arg, "seed", 4) == 0 || strcmp(arg, "crop_size") == 0)
+        *s = vector(2);
+    else if (dt == TRN_INT64 && strstr(arg, "indices"))
+        *s = trn_shape_of(2, o->n, o->r);
+    else if (strstr(arg, "values"))
+        *s = vector(o->n);
+    else if (ints && strstr(arg, "shape"))
+        *s = vector(o->r);
+    else if (strcmp(arg, "paddings") == 0 || strcmp(arg, "crops") == 0)
+        *s = trn_shape_of(2, (int64_t)o->base.rank, (int64_t)2);
+    else if (strcmp(arg, "boxes") == 0)
+        *s = trn_shape_of(2, o->n, (int64_t)4);
+    else if (strcmp(arg, "scores") == 0 || strcmp(arg, "box_ind") == 0 || strstr(arg, "_ids"))
+        *s = vector(o->n);
+    else if (named(arg, alike))
+        *s = o->base;
+}
+
 static bool input(odd *o, optest *t, const trn_argdef *a, trn_dtype dt, bool ints)
 {
     if (t->k.n_in == OPTEST_MAX || dt == TRN_INVALID || dt >= TRN_DTYPE_END || !trn_dtype_size(dt))
         return false;
     trn_value *v = &t->in[t->k.n_in];
     trn_shape s = t->k.n_in == 0 && chance(70) ? o->base : shape_near(&o->base, ints);
+    if (o->named)
+        shape_named(&s, o, a->name, dt);
     if ((dt == TRN_RESOURCE || dt == TRN_VARIANT || (a->is_ref && dt == TRN_STRING)) && chance(97)) {
         *v = thing(o, t->node.op, dt, a->is_ref && dt == TRN_STRING);
         if (v->var && !a->is_ref) { /* its value is wanted */
@@ -656,6 +700,14 @@ static void one(const trn_opdef *def, int nr, uint64_t seed)
     o.want = PICK(wants);
     o.base = any_shape();
     o.tame = chance(50);
+    o.named = chance(40);
+    o.n = below(4);
+    o.r = 1 + below(3);
+    if (o.named && chance(50)) { /* what windows slide over, two dims or three */
+        o.base.rank = 4 + chance(25);
+        for (int i = 0; i < o.base.rank; i++)
+            o.base.dim[i] = 1 + below(4);
+    }
     sh->what[0] = 0;
     pthread_mutex_lock(&now_mu);
     now = &o;

@@ -905,7 +905,7 @@ static const char *wait_for(pid_t p, char text[64])
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL, *env = getenv("TRAINERA_ODD_CASES"), *s = getenv("TRAINERA_ODD_SEED");
-    int cases = env ? atoi(env) : name ? 2000 : TRN_ASAN ? 60 : 150;
+    int cases = env ? atoi(env) : name ? 2000 : 200;
     uint64_t seed = s ? strtoull(s, NULL, 10) : 0;
     sh = mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (sh == MAP_FAILED)

@@ -159,7 +159,7 @@ static trn_err put_variants(trn_outfile *f, uint32_t *crc, const trn_tensor *t)
     for (int64_t i = 0; !err && i < t->count; i++) {
         trn_arena *a = trn_arena_new();
         const trn_variant *v = TRN_DATA(t, trn_variant *)[i];
-        Tensorflow__VariantTensorDataProto *pb = trn_variant_to_pb(a, v, 0);
+        Tensorflow__VariantTensorDataProto *pb = trn_variant_to_pb(a, v, &TRN_PB_ROOM);
         m.n = 0;
         if (pb)
             trn_pb_pack(&m, &pb->base);

@@ -973,6 +973,30 @@ static trn_err list_zeros(trn_variant **out, const trn_variant *v)
     return err;
 }
 
+/* Variants that hold each other: how deep this thread is in one, and how many it has met there. Few of them may stand for more than anybody can wait for. */
+#define MAX_NESTED 100
+#define MAX_MET (1 << 20)
+static _Thread_local struct {
+    int depth, met;
+} walk;
+
+static trn_err walk_in(const trn_variant *v)
+{
+    if (walk.depth == 0)
+        walk.met = 0;
+    if (walk.depth == MAX_NESTED || walk.met == MAX_MET)
+        return trn_errorf(TRN_RESOURCE_EXHAUSTED, "a %s that holds variants more than %d deep, or more than %d", v->type->name, MAX_NESTED, MAX_MET);
+    walk.depth++;
+    walk.met++;
+    return TRN_OK;
+}
+
+static trn_err walk_out(TRN_OWN trn_err err)
+{
+    walk.depth--;
+    return err;
+}
+
 trn_err trn_variant_add(trn_variant **out, trn_variant *a, trn_variant *b)
 {
     if (!a || !b) {
@@ -981,7 +1005,8 @@ trn_err trn_variant_add(trn_variant **out, trn_variant *a, trn_variant *b)
     }
     if (a->type != b->type || !a->type->add)
         return trn_errorf(TRN_UNIMPLEMENTED, "a %s and a %s cannot be added", a->type->name, b->type->name);
-    return a->type->add(out, a, b);
+    TRN_TRY(walk_in(a));
+    return walk_out(a->type->add(out, a, b));
 }
 
 trn_err trn_variant_zeros_like(trn_variant **out, trn_variant *v)
@@ -992,7 +1017,8 @@ trn_err trn_variant_zeros_like(trn_variant **out, trn_variant *v)
     }
     if (!v->type->zeros_like)
         return trn_errorf(TRN_UNIMPLEMENTED, "there are no zeros like a %s", v->type->name);
-    return v->type->zeros_like(out, v);
+    TRN_TRY(walk_in(v));
+    return walk_out(v->type->zeros_like(out, v));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */

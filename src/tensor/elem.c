@@ -76,7 +76,7 @@ void trn_handle_unref(trn_handle *h)
     if (!h || atomic_fetch_sub_explicit(&h->ref, 1, memory_order_acq_rel) != 1)
         return;
     if (h->res && h->res_unref)
-        h->res_unref(h->res);
+        trn_free_flat(h->res_unref, h->res);
     free(h->device);
     free(h->container);
     free(h->name);
@@ -88,6 +88,37 @@ void trn_handle_unref(trn_handle *h)
 
 /* ---- variants ------------------------------------------------------------------------------------------------- */
 
+#define MAX_FREEING 100 /* within each other */
+
+typedef struct link {
+    void (*fn)(void *);
+    void *obj;
+} link;
+
+static _Thread_local struct {
+    int depth, n, cap;
+    link *later;
+} freeing;
+
+void trn_free_flat(void (*fn)(void *obj), void *obj)
+{
+    if (freeing.depth == MAX_FREEING) {
+        TRN_PUSH(freeing.later, freeing.n, freeing.cap, (link){fn, obj});
+        return;
+    }
+    freeing.depth++;
+    fn(obj);
+    while (freeing.depth == 1 && freeing.n) {
+        link l = freeing.later[--freeing.n];
+        l.fn(l.obj);
+    }
+    if (--freeing.depth == 0 && freeing.cap) {
+        free(freeing.later);
+        freeing.later = NULL;
+        freeing.cap = 0;
+    }
+}
+
 trn_variant *trn_variant_ref(trn_variant *v)
 {
     if (v)
@@ -98,5 +129,5 @@ trn_variant *trn_variant_ref(trn_variant *v)
 void trn_variant_unref(trn_variant *v)
 {
     if (v && atomic_fetch_sub_explicit(&v->ref, 1, memory_order_acq_rel) == 1)
-        v->type->free(v);
+        trn_free_flat(v->type->free, v);
 }

@@ -77,6 +77,9 @@ struct trn_variant {
 trn_variant *trn_variant_ref(trn_variant *v);
 void trn_variant_type_add(const trn_variant_type *t); /* a type that can be unpacked; before main, by constructors */
 void trn_variant_unref(trn_variant *v);
+/* fn(obj), which may let go of more of its kind and so come here again: from the hundredth on the rest waits until the first ones have returned. Chains of variants
+ * and of handles with their resources are as long as a graph makes them, stacks are not. */
+void trn_free_flat(void (*fn)(void *obj), void *obj);
 
 /* dtype and bytes of another tensor (or a piece of it) under another shape; shares the buffer, and copies only what lies
  * behind a head. The shape's elements, starting at element `first` of `t`, must lie inside it. */

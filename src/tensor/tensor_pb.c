@@ -208,9 +208,10 @@ trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t)
     trn_arena *a = trn_arena_new();
     trn_sb bodies = {0};
     bool whole = true;
+    trn_pb_room room = TRN_PB_ROOM;
     for (int64_t i = 0; i < t->count && whole; i++) {
         size_t before = bodies.n;
-        ProtobufCMessage *m = (ProtobufCMessage *)(t->dtype == TRN_VARIANT ? (void *)trn_variant_to_pb(a, TRN_DATA(t, trn_variant *)[i], 0)
+        ProtobufCMessage *m = (ProtobufCMessage *)(t->dtype == TRN_VARIANT ? (void *)trn_variant_to_pb(a, TRN_DATA(t, trn_variant *)[i], &room)
                                                                            : (void *)trn_handle_to_pb(a, TRN_DATA(t, trn_handle *)[i]));
         if ((whole = m != NULL)) {
             trn_pb_pack(&bodies, m);
@@ -422,9 +423,9 @@ trn_err trn_tensor_from_pb(trn_tensor **out, const Tensorflow__TensorProto *pb)
     return from_values(out, dtype, &shape, pb);
 }
 
-Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t) { return trn_tensor__to_pb(a, t, 0); }
+Tensorflow__TensorProto *trn_tensor_to_pb(trn_arena *a, const trn_tensor *t) { return trn_tensor__to_pb(a, t, &TRN_PB_ROOM); }
 
-Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, int depth)
+Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, trn_pb_room *room)
 {
     Tensorflow__TensorProto *pb = trn_arena_alloc(a, sizeof *pb);
     tensorflow__tensor_proto__init(pb);
@@ -453,7 +454,7 @@ Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, in
         pb->n_variant_val = n;
         pb->variant_val = trn_arena_alloc(a, (n + 1) * sizeof *pb->variant_val);
         for (size_t i = 0; i < n; i++)
-            if (!(pb->variant_val[i] = trn_variant_to_pb(a, v[i], depth)))
+            if (!(pb->variant_val[i] = trn_variant_to_pb(a, v[i], room)))
                 return NULL;
     } else {
         pb->tensor_content = (ProtobufCBinaryData){trn_tensor_bytes(t), t->data};

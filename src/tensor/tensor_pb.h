@@ -31,9 +31,15 @@ trn_err trn_tensor_to_content(trn_sb *out, const trn_tensor *t) TRN_MUST_USE;
 /* A missing message is a scalar. Unknown dims are fine here; more than TRN_MAX_RANK dims are UNIMPLEMENTED. */
 /* What one element of a variant tensor holds; NULL for an empty one. UNIMPLEMENTED for types that we do not know. */
 trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDataProto *pb) TRN_MUST_USE;
-/* NULL: it cannot be sent. `depth`: of the nesting so far. */
-Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_variant *v, int depth);
-Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, int depth);
+/* What a message may still take: a few variants that hold each other may stand for more than any memory, written out. */
+typedef struct trn_pb_room {
+    int depth;
+    int64_t values, bytes;
+} trn_pb_room;
+#define TRN_PB_ROOM ((trn_pb_room){.depth = 32, .values = 1 << 21, .bytes = INT64_C(2) << 30})
+/* NULL: it cannot be sent. `room` is for all of a message. */
+Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_variant *v, trn_pb_room *room);
+Tensorflow__TensorProto *trn_tensor__to_pb(trn_arena *a, const trn_tensor *t, trn_pb_room *room);
 
 trn_err trn_shape_from_pb(trn_shape *out, const Tensorflow__TensorShapeProto *pb) TRN_MUST_USE;
 Tensorflow__TensorShapeProto *trn_shape_to_pb(trn_arena *a, const trn_shape *s);

@@ -4,7 +4,6 @@
 
 #include "tensor/tensor_pb.h"
 
-#define MAX_DEPTH 32 /* lists in lists */
 #define MAX_TYPES 16
 
 static const trn_variant_type *types[MAX_TYPES];
@@ -95,13 +94,13 @@ trn_err trn_variant_from_pb(trn_variant **out, const Tensorflow__VariantTensorDa
     return trn_errorf(TRN_UNIMPLEMENTED, "variant tensors of this kind cannot be sent between tasks (the message holds a %s)", name);
 }
 
-Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_variant *v, int depth)
+Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_variant *v, trn_pb_room *room)
 {
     Tensorflow__VariantTensorDataProto *pb = trn_arena_alloc(a, sizeof *pb);
     tensorflow__variant_tensor_data_proto__init(pb);
     if (!v)
         return pb;
-    if (!v->type->pack || depth > MAX_DEPTH)
+    if (!v->type->pack || room->depth < 0 || --room->values < 0)
         return NULL;
     trn_sb meta = {0};
     trn_tensor **t = NULL;
@@ -113,8 +112,11 @@ Tensorflow__VariantTensorDataProto *trn_variant_to_pb(trn_arena *a, const trn_va
         pb->type_name = trn_arena_strdup(a, v->type->name);
         pb->metadata = (ProtobufCBinaryData){meta.n, trn_arena_dup(a, meta.n ? meta.p : "", meta.n)};
         pb->tensors = trn_arena_alloc(a, ((size_t)n + 1) * sizeof *pb->tensors);
+        room->depth--;
         for (int i = 0; i < n && ok; i++)
-            ok = (pb->tensors[pb->n_tensors++] = trn_tensor__to_pb(a, t[i], depth + 1)) != NULL;
+            ok = (room->bytes -= (int64_t)trn_tensor_total_bytes(t[i])) >= 0 && --room->values >= 0 &&
+                 (pb->tensors[pb->n_tensors++] = trn_tensor__to_pb(a, t[i], room));
+        room->depth++;
     }
     free(t);
     trn_sb_fini(&meta);

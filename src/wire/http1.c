@@ -128,23 +128,27 @@ bool trn_http1_recv(trn_http1 *h, const uint8_t *p, size_t n, trn_sb *out,
                     void (*get)(void *, const char *, const char *, trn_http_reply *), void *user)
 {
     trn_sb_add(&h->in, p, n);
-    while (h->in.n > 0) {
-        size_t end = head_end(h->in.p, TRN_MIN(h->in.n, (size_t)TRN_HTTP1_MAX_HEAD));
-        if (garbage(h->in.p, end ? end : h->in.n) || (end && memchr(h->in.p, 0, end)))
+    size_t at = 0;
+    while (at < h->in.n) {
+        const char *rest = h->in.p + at;
+        size_t left = h->in.n - at, end = head_end(rest, TRN_MIN(left, (size_t)TRN_HTTP1_MAX_HEAD));
+        if (garbage(rest, end ? end : left) || (end && memchr(rest, 0, end)))
             return refuse(out, 400, "This port speaks gRPC (HTTP/2) and HTTP/1.1 GET.\n");
         if (end == 0) {
-            if (h->in.n >= TRN_HTTP1_MAX_HEAD)
+            if (left >= TRN_HTTP1_MAX_HEAD)
                 return refuse(out, 431, "The request's head is too long.\n");
-            return true;
+            break;
         }
-        char *head = trn_xstrndup(h->in.p, end);
+        char *head = trn_xstrndup(rest, end);
         bool keep = serve(head, out, get, user);
         free(head);
-        memmove(h->in.p, h->in.p + end, h->in.n - end);
-        h->in.n -= end;
-        if (!keep)
+        at += end;
+        if (!keep || out->n > TRN_HTTP1_MAX_OUT)
             return false;
     }
+    if (at)
+        memmove(h->in.p, h->in.p + at, h->in.n - at);
+    h->in.n -= at;
     return true;
 }
 

@@ -401,8 +401,6 @@ static void http1_bytes(sconn *c, const uint8_t *p, size_t n)
         c->io.header_ns = 0;
     else if (c->io.header_ns == 0)
         c->io.header_ns = trn_now_ns();
-    if (c->io.raw_out.n > 16 << 20) /* asks without reading the answers */
-        keep = false;
     if (!keep) {
         c->io.close_when_sent = true;
         c->io.idle_ns = UINT64_C(2) * 1000000000;

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "optest.h"
+#include "tensor/tensor_pb.h"
 
 static void expect_i32(optest *t, trn_err e, int out, int n, const int32_t *want)
 {
@@ -268,11 +269,85 @@ static void as_many_dims_as_can_be(void **s)
                "more than 32 dimensions");
 }
 
+/* ---- variants that hold variants ----------------------------------------------------------------------------------- */
+
+static trn_tensor *out_of(optest *t, trn_err e)
+{
+    ok(e);
+    trn_tensor *y = trn_tensor_ref(t->out[0].t);
+    optest_end(t);
+    return y;
+}
+
+static void handle_unref(void *h) { trn_handle_unref(h); }
+
+/* As deep as a graph makes them: nobody calls himself once for each. */
+static void long_chains(void **state)
+{
+    (void)state;
+    optest t;
+    trn_tensor *x = trn_tensor_f32(1);
+    for (int i = 0; i < 200000; i++)
+        x = out_of(&t, optest_run(&t, "OptionalFromValue", i ? "Toutput_types=[var]" : "Toutput_types=[f32]", x, NULL));
+    expect_err(&t, optest_run(&t, "ZerosLike", "T=var", trn_tensor_ref(x), NULL), TRN_RESOURCE_EXHAUSTED, "more than 100 deep");
+    expect_err(&t, optest_run(&t, "AddN", "N=2, T=var", trn_tensor_ref(x), trn_tensor_ref(x), NULL), TRN_RESOURCE_EXHAUSTED, "more than 100 deep");
+    trn_tensor_unref(x);
+
+    trn_handle *h = NULL;
+    for (int i = 0; i < 200000; i++) {
+        trn_handle *next = trn_handle_new("", "", "h", "t");
+        next->res = h;
+        next->res_unref = handle_unref;
+        h = next;
+    }
+    trn_handle_unref(h);
+}
+
+/* Each list holds the one before it twice: 30 of them are 2^30, looked at one by one. */
+static void doubled(void **state)
+{
+    (void)state;
+    optest t;
+    trn_tensor *x = trn_tensor_f32(1);
+    for (int i = 0; i < 30; i++) {
+        trn_tensor *two = out_of(&t, optest_run(&t, "Pack", i ? "N=2, T=var" : "N=2, T=f32", x, trn_tensor_ref(x), NULL));
+        x = out_of(&t, optest_run(&t, "TensorListFromTensor", i ? "element_dtype=var, shape_type=i32" : "element_dtype=f32, shape_type=i32", two, trn_tensor_i32(-1), NULL));
+    }
+    expect_err(&t, optest_run(&t, "ZerosLike", "T=var", trn_tensor_ref(x), NULL), TRN_RESOURCE_EXHAUSTED, "or more than");
+    trn_arena *a = trn_arena_new();
+    assert_null(trn_tensor_to_pb(a, x));
+    trn_arena_free(a);
+    trn_tensor_unref(x);
+}
+
+/* A few bytes hold many, too. */
+static void heavy(void **state)
+{
+    (void)state;
+    optest t;
+    trn_shape s = trn_shape_vector(1 << 20), n = trn_shape_vector(1000);
+    trn_tensor *mega, *x;
+    ok(trn_tensor_new(&mega, TRN_FLOAT, &s));
+    memset(TRN_DATA_MUT(mega, float), 0, trn_tensor_bytes(mega));
+    mega = out_of(&t, optest_run(&t, "TensorListFromTensor", "element_dtype=f32, shape_type=i32", out_of(&t, optest_run(&t, "Pack", "N=1, T=f32", mega, NULL)), trn_tensor_i32(-1), NULL));
+    ok(trn_tensor_new(&x, TRN_VARIANT, &n));
+    for (int i = 0; i < 999; i++) /* the last one is empty: a repeated value is written once */
+        TRN_DATA_MUT(x, trn_variant *)[i] = trn_variant_ref(TRN_DATA_MUT(mega, trn_variant *)[0]);
+    trn_tensor_unref(mega);
+    trn_arena *a = trn_arena_new();
+    assert_null(trn_tensor_to_pb(a, x)); /* 4 GB */
+    trn_arena_free(a);
+    trn_tensor_unref(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_of_any_size),
         cmocka_unit_test(as_many_dims_as_can_be),
+        cmocka_unit_test(long_chains),
+        cmocka_unit_test(doubled),
+        cmocka_unit_test(heavy),
         cmocka_unit_test(moves),
         cmocka_unit_test(sums_in_place),
         cmocka_unit_test(bad_input),

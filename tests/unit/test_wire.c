@@ -887,6 +887,42 @@ static void http1_on_the_same_port(void **state)
     assert_non_null(strstr(out, "404"));
 }
 
+static void long_answer(void *user, const char *path, const char *query, trn_http_reply *r)
+{
+    static const char text[4096];
+    ++*(int *)user;
+    trn_sb_add(&r->body, text, sizeof text);
+}
+
+/* A megabyte of requests at once is not gigabytes of answers, nor a megabyte moved for each. */
+static void http1_asks_too_much(void **state)
+{
+    (void)state;
+    static const char ask[] = "GET / HTTP/1.1\n\n";
+    enum { LEN = sizeof ask - 1, N = 60000 };
+    char *all = malloc((size_t)LEN * N);
+    for (size_t i = 0; i < N; i++)
+        memcpy(all + i * LEN, ask, LEN);
+    trn_http1 h = {0};
+    trn_sb out = {0};
+    int asked = 0;
+    assert_false(trn_http1_recv(&h, (uint8_t *)all, (size_t)LEN * N, &out, long_answer, &asked));
+    assert_true(out.n > TRN_HTTP1_MAX_OUT && out.n < TRN_HTTP1_MAX_OUT + 10000);
+    trn_sb_fini(&out);
+    trn_http1_fini(&h);
+    /* read as they come, all of them, cut wherever */
+    h = (trn_http1){0};
+    asked = 0;
+    for (size_t at = 0; at < (size_t)LEN * N; at += 1000) {
+        assert_true(trn_http1_recv(&h, (uint8_t *)all + at, TRN_MIN((size_t)1000, (size_t)LEN * N - at), &out, long_answer, &asked));
+        out.n = 0;
+    }
+    assert_int_equal(asked, N);
+    trn_sb_fini(&out);
+    trn_http1_fini(&h);
+    free(all);
+}
+
 static void random_bytes_harm_nobody(void **state)
 {
     rig *r = *state;
@@ -997,6 +1033,7 @@ int main(void)
         RIG(out_of_descriptors),
         RIG(metrics_count),
         RIG(http1_on_the_same_port),
+        cmocka_unit_test(http1_asks_too_much),
         RIG(random_bytes_harm_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,8 +338,12 @@ static trn_err k_linspace(trn_kctx *k)
 
 /* ---- along an axis: [outer, n, inner] ---------------------------------------------------------------------------------- */
 
+/* Elements of dims from … to - 1; 0 when the whole shape has none. */
 static int64_t span(const trn_shape *s, int from, int to)
 {
+    for (int i = 0; i < s->rank; i++)
+        if (!s->dim[i])
+            return 0;
     int64_t n = 1;
     for (int i = from; i < to; i++)
         n *= s->dim[i];

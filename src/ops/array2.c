@@ -80,11 +80,13 @@ static trn_err reverse(trn_kctx *k, const bool *flip)
     const trn_tensor *x = trn_in(k, 0);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
+    if (!y->count)
+        return TRN_OK;
     int64_t ds[TRN_MAX_RANK], ss[TRN_MAX_RANK], at = 0;
     trn_row_strides(ds, &x->shape);
     for (int i = 0; i < x->shape.rank; i++) {
         ss[i] = flip[i] ? -ds[i] : ds[i];
-        at += flip[i] && x->shape.dim[i] ? (x->shape.dim[i] - 1) * ds[i] : 0;
+        at += flip[i] ? (x->shape.dim[i] - 1) * ds[i] : 0;
     }
     return trn_block_copy(k, y, 0, ds, x, at, ss, x->shape.dim, x->shape.rank);
 }
@@ -544,7 +546,7 @@ static trn_err k_one_hot(trn_kctx *k)
     for (int i = 0, j = 0; i <= r; i++)
         s.dim[i] = i == axis ? depth : x->shape.dim[j++];
     for (int i = (int)axis; i < r; i++)
-        inner *= x->shape.dim[i];
+        inner = trn_times(inner, x->shape.dim[i]);
     TRN_TRY(trn_count_checked(&count, &s));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, on->dtype, &s));

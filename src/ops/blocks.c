@@ -7,7 +7,7 @@ void trn_row_strides(int64_t *stride, const trn_shape *s)
     int64_t n = 1;
     for (int i = s->rank - 1; i >= 0; i--) {
         stride[i] = n;
-        n *= s->dim[i];
+        n = trn_times(n, s->dim[i]);
     }
 }
 
@@ -115,10 +115,11 @@ trn_err trn_block_copy(trn_kctx *k, trn_tensor *dst, int64_t dst_at, const int64
     copy_job j = {.dst = dst, .src = src, .dst_at = dst_at, .src_at = src_at};
     int64_t total = 1;
     int n = 0;
-    for (int i = 0; i < rank; i++) {
-        total *= size[i];
+    for (int i = 0; i < rank; i++)
         if (size[i] == 0)
             return TRN_OK;
+    for (int i = 0; i < rank; i++) {
+        total *= size[i];
         if (size[i] == 1)
             continue;
         if (n > 0 && j.ds[n - 1] == ds[i] * size[i] && j.ss[n - 1] == ss[i] * size[i]) {

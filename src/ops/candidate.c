@@ -211,9 +211,11 @@ static trn_err load_weights(sampler *s, trn_kctx *k)
     int64_t reserved = trn_attr_int(n, "num_reserved_ids"), shards = trn_attr_int(n, "num_shards");
     TRN_CHECK_ARG(shards >= 1 && reserved <= INT32_MAX, "num_shards is %lld, num_reserved_ids %lld", (long long)shards,
                   (long long)reserved);
-    for (int64_t id = 0; id < reserved; id++)
-        if (id % shards == trn_attr_int(n, "shard"))
-            TRN_TRY(push_weight(s, 0));
+    int64_t shard = trn_attr_int(n, "shard");
+    for (int64_t id = shard; id < reserved && shard < shards; id = shards < reserved - id ? id + shards : reserved) {
+        TRN_CHECK_ARG(s->n_weight < s->range, "range is %lld must be equal to weights size, but more ids are reserved", (long long)s->range);
+        TRN_TRY(push_weight(s, 0));
+    }
     if (!*path) {
         int64_t first = s->n_weight;
         for (int i = 0; i < n_unigrams; i++)

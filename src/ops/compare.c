@@ -89,8 +89,8 @@ static const trn_binary b_ne = {.f = {TRN_TAB_INT(ne), TRN_TAB_FLOAT(ne), TRN_TA
 static trn_err equality(trn_kctx *k, const trn_binary *b, bool when_incompatible)
 {
     if (!trn_attr_bool(k->node, "incompatible_shape_error")) {
-        trn_bcast c;
-        trn_err e = trn_bcast_make(&c, &trn_in(k, 0)->shape, &trn_in(k, 1)->shape);
+        trn_shape both; /* which may be too large: an error, and no answer */
+        trn_err e = trn_sh_broadcast(&both, &trn_in(k, 0)->shape, &trn_in(k, 1)->shape);
         if (e) {
             trn_err_free(e);
             trn_shape s = trn_shape_scalar();

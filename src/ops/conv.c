@@ -849,6 +849,7 @@ static trn_err sh_mirrored(trn_shctx *s)
             continue;
         int64_t p = trn_int_at(b, 2 + 2 * i), q = trn_int_at(b, 3 + 2 * i);
         TRN_CHECK_ARG(p >= 0 && q >= 0, "Paddings must be non-negative");
+        TRN_CHECK_ARG(n <= INT32_MAX, "Input too large");
         TRN_TRY(trn_window_size(&o.dim[1 + i], &pad, &after, &w, 1 + i, n + p + q, f->dim[i]));
     }
     s->out[0] = o;

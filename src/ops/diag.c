@@ -85,7 +85,7 @@ static trn_err band_of(band *b, trn_shape *bands, int64_t *batch, const trn_shap
     *bands = *mats;
     *batch = 1;
     for (int i = 0; i < outer; i++)
-        *batch *= mats->dim[i];
+        *batch = trn_times(*batch, mats->dim[i]);
     bands->rank = outer;
     if (b->lower != b->upper)
         bands->dim[bands->rank++] = b->upper - b->lower + 1;
@@ -150,7 +150,7 @@ static trn_err diag(trn_kctx *k)
     trn_shape s = x->shape;
     int64_t batch = 1, count;
     for (int i = 0; i < lead; i++)
-        batch *= s.dim[i];
+        batch = trn_times(batch, s.dim[i]);
     s.rank = lead;
     s.dim[s.rank++] = b.rows;
     s.dim[s.rank++] = b.cols;

@@ -111,7 +111,7 @@ trn_err trn_ew_unary(trn_kctx *k, const trn_unary *op) { return trn_ew_unary_to(
 trn_err trn_bcast_make(trn_bcast *b, const trn_shape *x, const trn_shape *y)
 {
     int rank = TRN_MAX(x->rank, y->rank);
-    int64_t sx = 1, sy = 1;
+    int64_t sx = 1, sy = 1, count;
     int64_t dim[TRN_MAX_RANK], ax[TRN_MAX_RANK], ay[TRN_MAX_RANK];
     b->out.rank = rank;
     for (int i = rank - 1, p = x->rank - 1, q = y->rank - 1; i >= 0; i--, p--, q--) {
@@ -123,11 +123,15 @@ trn_err trn_bcast_make(trn_bcast *b, const trn_shape *x, const trn_shape *y)
         b->out.dim[i] = dim[i] = dx == 1 ? dy : dx;
         ax[i] = dx == 1 ? 0 : sx;
         ay[i] = dy == 1 ? 0 : sy;
-        sx *= dx;
-        sy *= dy;
+        sx = trn_times(sx, dx);
+        sy = trn_times(sy, dy);
     }
-    int64_t count;
     TRN_TRY(trn_count_checked(&count, &b->out));
+    if (!count) {
+        b->rank = 1;
+        b->dim[0] = b->sa[0] = b->sb[0] = 0;
+        return TRN_OK;
+    }
     /* Merge from the inside out; a dim of 1 disappears. */
     int n = 0; /* reversed: dims [0..n) innermost first */
     for (int i = rank - 1; i >= 0; i--) {
@@ -143,7 +147,7 @@ trn_err trn_bcast_make(trn_bcast *b, const trn_shape *x, const trn_shape *y)
         n++;
     }
     if (n == 0) {
-        b->dim[0] = count; /* 1, or 0 when a dim is */
+        b->dim[0] = 1;
         b->sa[0] = b->sb[0] = 0;
         n = 1;
     }

@@ -195,6 +195,8 @@ static trn_err complex_fft(trn_kctx *k, bool inverse)
     TRN_CHECK_ARG(x->shape.rank >= r, "Input must have rank of at least %d but got: %d", r, x->shape.rank);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &x->shape));
+    if (!y->count)
+        return TRN_OK;
     cplx *w;
     TRN_TRY(corner(&w, x, &x->shape));
     trn_err err = all_dims(w, &x->shape, x->shape.rank - r, false, inverse);

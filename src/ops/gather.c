@@ -66,14 +66,14 @@ static trn_err gather(trn_kctx *k, int64_t axis, int64_t batch_dims)
     for (int i = 0; i < batch_dims; i++) {
         TRN_CHECK_ARG(x->shape.dim[i] == idx->shape.dim[i], "params.shape[%d]: %lld should be equal to indices.shape[%d]: %lld", i,
                       (long long)x->shape.dim[i], i, (long long)idx->shape.dim[i]);
-        j.batch *= s.dim[s.rank++] = x->shape.dim[i];
+        j.batch = trn_times(j.batch, s.dim[s.rank++] = x->shape.dim[i]);
     }
     for (int i = (int)batch_dims; i < axis; i++)
-        j.outer *= s.dim[s.rank++] = x->shape.dim[i];
+        j.outer = trn_times(j.outer, s.dim[s.rank++] = x->shape.dim[i]);
     for (int i = (int)batch_dims; i < ri; i++)
-        j.n *= s.dim[s.rank++] = idx->shape.dim[i];
+        j.n = trn_times(j.n, s.dim[s.rank++] = idx->shape.dim[i]);
     for (int i = (int)axis + 1; i < r; i++)
-        j.inner *= s.dim[s.rank++] = x->shape.dim[i];
+        j.inner = trn_times(j.inner, s.dim[s.rank++] = x->shape.dim[i]);
     int64_t count;
     char text[TRN_SHAPE_TEXT];
     TRN_TRY(trn_count_checked(&count, &s));
@@ -154,14 +154,14 @@ static trn_err nd_make(nd *o, const trn_shape *s, const trn_tensor *idx)
     o->depth = (int)depth;
     o->n = 1;
     for (int i = 0; i < idx->shape.rank - 1; i++)
-        o->n *= idx->shape.dim[i];
+        o->n = trn_times(o->n, idx->shape.dim[i]);
     o->inner = 1;
     for (int i = o->depth; i < s->rank; i++)
-        o->inner *= s->dim[i];
+        o->inner = trn_times(o->inner, s->dim[i]);
     int64_t at = 1;
     for (int i = o->depth - 1; i >= 0; i--) {
         o->stride[i] = at;
-        at *= s->dim[i];
+        at = trn_times(at, s->dim[i]);
     }
     return TRN_OK;
 }
@@ -257,6 +257,8 @@ static trn_err scatter_into(trn_tensor *y, const trn_tensor *idx, const trn_tens
         want.dim[want.rank++] = y->shape.dim[i];
     TRN_CHECK_ARG(trn_shape_eq(&want, &u->shape), "updates must have shape %s, not %s", trn_shape_text(a, &want), trn_shape_text(b, &u->shape));
     TRN_CHECK_ARG(y->count > 0 || u->count == 0, "Indices and updates specified for empty output");
+    if (!y->count && !o.depth) /* any number of updates of nothing */
+        return TRN_OK;
     size_t size = trn_dtype_size(y->dtype);
     for (int64_t i = 0; i < o.n; i++) {
         int64_t at;
@@ -344,7 +346,7 @@ static trn_err k_dynamic_stitch(trn_kctx *k)
     s.dim[0] = rows;
     int64_t inner = 1, count;
     for (int q = 1; q < s.rank; q++)
-        inner *= s.dim[q];
+        inner = trn_times(inner, s.dim[q]);
     TRN_TRY(trn_count_checked(&count, &s));
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, trn_in(k, n)->dtype, &s));
@@ -365,6 +367,7 @@ static trn_err k_dynamic_partition(trn_kctx *k)
         starts = x->shape.dim[i] == p->shape.dim[i];
     TRN_CHECK_ARG(starts, "data.shape must start with partitions.shape, got data.shape = %s, partitions.shape = %s", trn_shape_text(a, &x->shape),
                   trn_shape_text(b, &p->shape));
+    TRN_CHECK_ARG(x->shape.rank - rp < TRN_MAX_RANK, "the results would have more than %d dimensions", TRN_MAX_RANK);
     int64_t *n = calloc((size_t)k->n_out, sizeof *n), inner = 1;
     if (!n)
         return trn_err_oom();
@@ -378,7 +381,7 @@ static trn_err k_dynamic_partition(trn_kctx *k)
     }
     trn_shape s = {.rank = 1 + x->shape.rank - rp};
     for (int i = rp; i < x->shape.rank; i++)
-        inner *= s.dim[1 + i - rp] = x->shape.dim[i];
+        inner = trn_times(inner, s.dim[1 + i - rp] = x->shape.dim[i]);
     for (int i = 0; i < k->n_out && !e; i++) {
         trn_tensor *y;
         s.dim[0] = n[i];

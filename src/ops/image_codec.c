@@ -286,6 +286,8 @@ static trn_err k_encode_png(trn_kctx *k)
     TRN_CHECK_ARG(d[1] < INT32_MAX / 2 / d[2], "image too wide to encode");
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, TRN_STRING, &s));
+    if (!y->count)
+        return TRN_OK;
     int bits = x->dtype == TRN_UINT16 ? 16 : 8;
     int64_t size = d[0] * d[1] * d[2] * (bits / 8);
     struct png_batch b = {x->data, TRN_DATA_MUT(y, trn_str), d[1], d[0], size, (int)d[2], bits, (int)level};

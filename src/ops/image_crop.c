@@ -533,13 +533,13 @@ static trn_err k_random_crop(trn_kctx *k)
     if (x->shape.dim[0] < h)
         return trn_errorf(TRN_FAILED_PRECONDITION, "height must be >= target_height: height = %lld, target_height = %lld", (long long)x->shape.dim[0], (long long)h);
     trn_philox1 gen = trn_philox1_of(trn_random_reserve(k, 1));
-    int64_t left = x->shape.dim[1] > w ? trn_philox1_next(&gen) % (x->shape.dim[1] - w + 1) : 0,
-        top = x->shape.dim[0] > h ? trn_philox1_next(&gen) % (x->shape.dim[0] - h + 1) : 0;
     trn_shape s = trn_shape_of(3, h, w, c);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x->dtype, &s));
     if (!y->count)
         return TRN_OK;
+    int64_t left = x->shape.dim[1] > w ? trn_philox1_next(&gen) % (x->shape.dim[1] - w + 1) : 0,
+        top = x->shape.dim[0] > h ? trn_philox1_next(&gen) % (x->shape.dim[0] - h + 1) : 0;
     int64_t xs[3], ys[3];
     trn_row_strides(xs, &x->shape);
     trn_row_strides(ys, &s);

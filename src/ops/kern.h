@@ -103,7 +103,7 @@ void trn_accum(trn_accum_op op, trn_dtype t, void *y, const void *x, int64_t n);
     static trn_err name(trn_kctx *k) { return trn_ew_binary(k, &op); }
 
 /* Two shapes broadcast together, dims that can be walked as one merged. Strides count elements, 0 along a broadcast dim; the last dim's
- * strides are 0 or 1. */
+ * strides are 0 or 1. Without elements the walk is one dim of 0. */
 typedef struct trn_bcast {
     trn_shape out;
     int rank; /* of the merged walk, at least 1 */
@@ -163,6 +163,12 @@ static inline void trn_int_put(trn_tensor *t, int64_t i, int64_t v)
         TRN_DATA_MUT(t, uint16_t)[i] = (uint16_t)v;
     else
         TRN_DATA_MUT(t, int64_t)[i] = v;
+}
+/* n times a dim. In a shape without elements the dims beside the 0 may be of any size: their product stays at the largest number then. Nothing is addressed with it. */
+static inline int64_t trn_times(int64_t n, int64_t dim)
+{
+    int64_t r;
+    return __builtin_mul_overflow(n, dim, &r) ? INT64_MAX : r;
 }
 static inline bool trn_is_scalar(const trn_tensor *t) { return t->shape.rank == 0; }
 static inline bool trn_is_vector(const trn_tensor *t) { return t->shape.rank == 1; }

@@ -120,7 +120,7 @@ static trn_err mats_in(mats *x, const trn_kctx *k, int i, bool square)
                   (long long)x->n);
     x->batch = 1;
     for (int d = 0; d < r - 2; d++)
-        x->batch *= x->lead.dim[d];
+        x->batch = trn_times(x->batch, x->lead.dim[d]);
     return TRN_OK;
 }
 
@@ -525,6 +525,7 @@ static trn_err eigh_in_one(trn_kctx *k)
 {
     mats x;
     TRN_TRY(mats_in(&x, k, 0, true));
+    TRN_CHECK_ARG(x.n < INT64_MAX, "a matrix of %lld rows is too large", (long long)x.n);
     trn_shape s = with_matrix(&x.lead, x.n + 1, x.n);
     trn_tensor *y;
     TRN_TRY(trn_out_new(&y, k, 0, x.t->dtype, &s));

@@ -84,6 +84,10 @@ static void gemm_cols(void *arg, int64_t lo, int64_t hi)
 void trn_gemm_divide(trn_gemm_job *j, const trn_kctx *k, trn_dtype t, const trn_gemm_args *g, trn_gemm_then then, void *arg)
 {
     /* Every piece packs the other matrix for itself, unless that lies in rows: few pieces, and a thread's waking up must be worth it. */
+    if (g->m == 0 || g->n == 0) { /* the other dims may be of any size */
+        *j = (trn_gemm_job){.t = t, .size = trn_dtype_size(t), .g = *g, .then = then, .arg = arg, .piece = gemm_rows, .grain = 1};
+        return;
+    }
     int64_t threads = trn_k_threads(k), rows = g->m >= g->n, n = rows ? g->m : g->n, across = TRN_MAX(rows ? g->n : g->m, (int64_t)1);
     int64_t least = 524288 / (TRN_MAX(g->k, (int64_t)1) * 2 * across) + 1, tile = rows ? 12 : 32, parts = threads * 2;
     int64_t grain = TRN_MAX(TRN_MAX(least, tile * 2), ((n + parts - 1) / parts + tile - 1) / tile * tile);
@@ -91,7 +95,7 @@ void trn_gemm_divide(trn_gemm_job *j, const trn_kctx *k, trn_dtype t, const trn_
     j->g.stream = !then;
     if (!g->c) /* it must stay in the cache */
         grain = TRN_MIN(grain, TRN_MAX(PIECE_BYTES / (across * (int64_t)j->size) / tile * tile, tile * 2));
-    j->n = g->m == 0 || g->n == 0 ? 0 : n;
+    j->n = n;
     j->grain = threads > 1 || !g->c ? grain : n;
 }
 

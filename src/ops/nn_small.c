@@ -24,7 +24,7 @@ static trn_err bias_dims(int64_t d[3], const trn_shape *s, bool channels_first)
     d[1] = s->dim[c];
     for (int i = 0; i < s->rank; i++)
         if (i != c)
-            d[i < c ? 0 : 2] *= s->dim[i];
+            d[i < c ? 0 : 2] = trn_times(d[i < c ? 0 : 2], s->dim[i]);
     return TRN_OK;
 }
 
@@ -39,8 +39,10 @@ static trn_err k_bias_add(trn_kctx *k)
     TRN_CHECK_ARG(b->count == d[1], "Must provide as many biases as there are channels: %s vs. %s", trn_shape_text(tb, &b->shape), trn_shape_text(ta, &x->shape));
     trn_tensor *y;
     TRN_TRY(trn_out_like(&y, k, 0, 0));
+    if (!y->count)
+        return TRN_OK;
     size_t size = trn_dtype_size(x->dtype);
-    if (y != x && y->count)
+    if (y != x)
         memcpy(y->data, x->data, trn_tensor_bytes(x));
     if (d[2] == 1) {
         for (int64_t r = 0; r < d[0]; r++)
@@ -71,6 +73,10 @@ static trn_err k_bias_add_grad(trn_kctx *k)
     trn_shape s = trn_shape_vector(d[1]);
     trn_tensor *y, *part, *src = NULL;
     TRN_TRY(trn_out_new(&y, k, 0, g->dtype, &s));
+    if (!g->count) {
+        trn_zero_elems(y, 0, y->count);
+        return TRN_OK;
+    }
     bool half = trn_is_half(g->dtype);
     trn_dtype dt = half ? TRN_FLOAT : g->dtype;
     size_t size = trn_dtype_size(dt);
@@ -570,7 +576,7 @@ static trn_err k_approx_topk(trn_kctx *k)
     int64_t n = s.dim[axis];
     s.dim[axis] = want;
     for (int i = axis + 1; i < s.rank; i++)
-        inner *= s.dim[i];
+        inner = trn_times(inner, s.dim[i]);
     trn_tensor *v, *idx;
     trn_buf *buf;
     TRN_TRY(trn_out_new(&v, k, 0, x->dtype, &s));

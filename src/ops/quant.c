@@ -23,17 +23,30 @@ typedef struct job {
 
 static size_t size_of(const grid *g) { return g->f64 ? sizeof(double) : sizeof(float); }
 
-static trn_err grid_init(grid *g, const trn_tensor *x, int64_t axis)
+static trn_err check_ends(const grid *g, int64_t axis, const trn_tensor *lo, const trn_tensor *hi)
+{
+    const trn_tensor *t[] = {lo, hi};
+    for (int i = 0; i < 2; i++) {
+        TRN_CHECK_ARG(t[i]->shape.rank == (axis >= 0), "input_%s must have rank %d, not %d", i ? "max" : "min", axis >= 0, t[i]->shape.rank);
+        TRN_CHECK_ARG(t[i]->count == g->channels, "input_%s has %lld values for %lld channels", i ? "max" : "min", (long long)t[i]->count, (long long)g->channels);
+    }
+    return TRN_OK;
+}
+
+/* lo, hi: the ends of each channel's range, or NULL. Checked first: there may be more channels than memory when x has no elements. */
+static trn_err grid_init(grid *g, const trn_tensor *x, int64_t axis, const trn_tensor *lo, const trn_tensor *hi)
 {
     g->f64 = x->dtype == TRN_DOUBLE;
     g->channels = g->inner = 1;
     if (axis >= 0) {
-        g->channels = x->shape.dim[axis];
+        g->channels = lo || x->count ? x->shape.dim[axis] : 0;
         for (int i = (int)axis + 1; i < x->shape.rank; i++)
-            g->inner *= x->shape.dim[i];
+            g->inner = trn_times(g->inner, x->shape.dim[i]);
     }
     if (g->channels == 1)
         g->inner = x->count;
+    if (lo)
+        TRN_TRY(check_ends(g, axis, lo, hi));
     size_t n = (size_t)g->channels * size_of(g);
     char **a[] = {&g->lo, &g->hi, &g->scale, &g->inv, &g->zero};
     for (size_t i = 0; i < TRN_COUNTOF(a); i++)
@@ -167,23 +180,12 @@ QDQ(double, f64, floor, rint, DBL_MAX)
 static trn_err check_axis(int64_t axis, const trn_tensor *x)
 {
     TRN_CHECK_ARG(axis >= -1, "Axis must be at least -1. Found %lld", (long long)axis);
-    TRN_CHECK_ARG(axis < x->shape.rank, "Shape must be at least rank %lld but is rank %d", (long long)axis + 1, x->shape.rank);
-    return TRN_OK;
-}
-
-static trn_err check_ends(const grid *g, int64_t axis, const trn_tensor *lo, const trn_tensor *hi)
-{
-    const trn_tensor *t[] = {lo, hi};
-    for (int i = 0; i < 2; i++) {
-        TRN_CHECK_ARG(t[i]->shape.rank == (axis >= 0), "input_%s must have rank %d, not %d", i ? "max" : "min", axis >= 0, t[i]->shape.rank);
-        TRN_CHECK_ARG(t[i]->count == g->channels, "input_%s has %lld values for %lld channels", i ? "max" : "min", (long long)t[i]->count, (long long)g->channels);
-    }
+    TRN_CHECK_ARG(axis < x->shape.rank, "Shape must be at least rank %llu but is rank %d", (unsigned long long)axis + 1, x->shape.rank);
     return TRN_OK;
 }
 
 static trn_err take_ends(const grid *g, int64_t axis, const trn_tensor *lo, const trn_tensor *hi)
 {
-    TRN_TRY(check_ends(g, axis, lo, hi));
     size_t n = (size_t)g->channels * size_of(g);
     if (n) {
         memcpy(g->lo, lo->data, n);
@@ -201,8 +203,9 @@ static trn_err quantize(trn_kctx *k, grid *g, int64_t axis, int64_t bits)
     const trn_node *n = k->node;
     const trn_tensor *x = trn_in(k, 0);
     bool sign = trn_attr_bool(n, "signed_input"), given = trn_attr_bool(n, "range_given");
-    TRN_TRY(grid_init(g, x, axis));
-    if (given && k->n_in > 1) {
+    bool ends = given && k->n_in > 1;
+    TRN_TRY(grid_init(g, x, axis, ends ? trn_in(k, 1) : NULL, ends ? trn_in(k, 2) : NULL));
+    if (ends) {
         TRN_TRY(take_ends(g, axis, trn_in(k, 1), trn_in(k, 2)));
     } else if (given) {
         float lo = trn_attr_float(n, "input_min"), hi = trn_attr_float(n, "input_max");
@@ -256,9 +259,7 @@ static trn_err quantize_v4_grad(trn_kctx *k)
     TRN_CHECK_ARG(trn_shape_eq(&x->shape, &d->shape), "gradient and input must be the same size");
     grid g = {0};
     trn_tensor *y = NULL, *none;
-    trn_err err = grid_init(&g, x, axis);
-    if (!err)
-        err = check_ends(&g, axis, lo, hi);
+    trn_err err = grid_init(&g, x, axis, lo, hi);
     for (int i = 1; !err && i < 3; i++)
         if (!(err = trn_out_new(&none, k, i, x->dtype, &lo->shape)))
             trn_zero_elems(none, 0, none->count);
@@ -317,19 +318,21 @@ static trn_err fake_grid(grid *g, const trn_kctx *k, fake_kind kind, int at)
     TRN_CHECK_ARG(bits >= 2 && bits <= 16, "num_bits must be between 2 and 16, inclusive");
     TRN_CHECK_ARG(kind != PER_CHANNEL || x->shape.rank > 0, "inputs must have at least one dimension");
     TRN_CHECK_ARG(at == 0 || trn_shape_eq(&x->shape, &trn_in(k, 0)->shape), "gradient and input must be the same size");
-    TRN_TRY(grid_init(g, x, kind == PER_CHANNEL ? x->shape.rank - 1 : -1));
+    int axis = kind == PER_CHANNEL ? x->shape.rank - 1 : -1;
+    const trn_tensor *lo = kind == ARGS ? NULL : trn_in(k, at + 1), *hi = lo ? trn_in(k, at + 2) : NULL;
+    int64_t channels = axis < 0 ? 1 : x->shape.dim[axis];
+    for (int i = 0; lo && i < 2; i++) {
+        const trn_tensor *t = i ? hi : lo;
+        TRN_CHECK_ARG(t->shape.rank == (kind == PER_CHANNEL), "`%s` must be rank %d but is rank %d", i ? "max" : "min", kind == PER_CHANNEL, t->shape.rank);
+        TRN_CHECK_ARG(t->count == channels, "%s has incorrect size, expected %lld was %lld", i ? "max" : "min", (long long)channels, (long long)t->count);
+    }
+    TRN_TRY(grid_init(g, x, axis, lo, hi));
     int qlo = trn_attr_bool(n, "narrow_range"), qhi = (1 << bits) - 1;
     if (kind == ARGS) {
-        float lo = trn_attr_float(n, "min"), hi = trn_attr_float(n, "max");
-        TRN_CHECK_ARG(lo < hi, "min has to be smaller than max, was: %g >= %g", (double)lo, (double)hi);
-        nudge(g, 0, lo, hi, false, qlo, qhi);
+        float a = trn_attr_float(n, "min"), b = trn_attr_float(n, "max");
+        TRN_CHECK_ARG(a < b, "min has to be smaller than max, was: %g >= %g", (double)a, (double)b);
+        nudge(g, 0, a, b, false, qlo, qhi);
         return TRN_OK;
-    }
-    const trn_tensor *lo = trn_in(k, at + 1), *hi = trn_in(k, at + 2);
-    for (int i = 1; i < 3; i++) {
-        const trn_tensor *t = trn_in(k, at + i);
-        TRN_CHECK_ARG(t->shape.rank == (kind == PER_CHANNEL), "`%s` must be rank %d but is rank %d", i == 1 ? "min" : "max", kind == PER_CHANNEL, t->shape.rank);
-        TRN_CHECK_ARG(t->count == g->channels, "%s has incorrect size, expected %lld was %lld", i == 1 ? "min" : "max", (long long)g->channels, (long long)t->count);
     }
     for (int64_t c = 0; c < g->channels; c++) {
         float a = TRN_DATA(lo, float)[c], b = TRN_DATA(hi, float)[c];
@@ -416,7 +419,7 @@ static trn_err sh_qdq(trn_shctx *s)
     bool grad = s->n_out == 3;
     const trn_shape *x = &s->in[0];
     TRN_CHECK_ARG(axis >= -1, "axis should be at least -1, got %lld", (long long)axis);
-    TRN_CHECK_ARG(x->rank < 0 || axis < x->rank, "Shape must be at least rank %lld but is rank %d", (long long)axis + 1, x->rank);
+    TRN_CHECK_ARG(x->rank < 0 || axis < x->rank, "Shape must be at least rank %llu but is rank %d", (unsigned long long)axis + 1, x->rank);
     trn_shape ends;
     TRN_TRY(ends_shape(&ends, s, x, grad ? 2 : 1, axis));
     if (s->n_in == 4 && !grad)

@@ -90,7 +90,7 @@ static trn_err q_begin(q_job *j, const trn_kctx *k, trn_dtype t)
     j->channels = axis < 0 ? 1 : s->dim[axis];
     j->inner = axis < 0 ? TRN_MAX(trn_in(k, 0)->count, (int64_t)1) : 1;
     for (int i = (int)axis + 1; axis >= 0 && i < s->rank; i++)
-        j->inner *= s->dim[i];
+        j->inner = trn_times(j->inner, s->dim[i]);
     for (int i = 1; i < 3; i++) {
         const trn_tensor *e = trn_in(k, i);
         TRN_CHECK_ARG(e->count == j->channels, "%s must have as many elements as input on the dequantization axis (%lld), got %lld, expected %lld",

@@ -234,7 +234,7 @@ static trn_err ragged_gather(trn_kctx *k)
     int64_t lead = 1;
     for (int i = 0; i < outer; i++) {
         trn_tensor *y;
-        lead *= ids->shape.dim[i];
+        lead = trn_times(lead, ids->shape.dim[i]);
         trn_shape s = trn_shape_vector(lead + 1);
         TRN_TRY(trn_out_new(&y, k, i, st, &s));
         for (int64_t q = 0; q <= lead; q++)
@@ -273,7 +273,7 @@ static trn_err ragged_gather(trn_kctx *k)
     trn_shape s = values->shape;
     s.dim[0] = total;
     for (int i = 1; i < s.rank; i++)
-        inner *= s.dim[i];
+        inner = trn_times(inner, s.dim[i]);
     trn_tensor *y;
     if (!err)
         err = trn_count_checked(&count, &s);
@@ -461,7 +461,7 @@ static trn_err to_tensor(trn_kctx *k)
         for (int i = levels; i >= 0; i--)
             mult[i] = i == levels ? 1 : mult[i + 1] * s.dim[i + 1];
         for (int i = levels + 1; i < s.rank; i++)
-            inner *= s.dim[i];
+            inner = trn_times(inner, s.dim[i]);
         places p = {malloc(sizeof *p.at * (size_t)(rows + 1)), rows};
         err = p.at ? TRN_OK : trn_err_oom();
         for (int64_t i = 0; i < rows && !err; i++)
@@ -635,7 +635,7 @@ static trn_err from_variant(trn_kctx *k)
     trn_dtype vt = trn_attr_type(k->node, "Tvalues"), st = trn_attr_type(k->node, "Tsplits");
     in = in == -1 ? n - d : in;
     TRN_CHECK_ARG(in >= 0, "The inferred input_ragged_rank (output_ragged_rank - encoded_variant.dims()) must be >= 0, found output_ragged_rank: %d, dims: %d", n, d);
-    TRN_CHECK_ARG(n == d + in, "output_ragged_rank must be equal to input_ragged_rank + encoded_ragged.dims(); output_ragged_rank: %d, input_ragged_rank: %" PRId64
+    TRN_CHECK_ARG(n - d == in, "output_ragged_rank must be equal to input_ragged_rank + encoded_ragged.dims(); output_ragged_rank: %d, input_ragged_rank: %" PRId64
                   ", dims: %d", n, in, d);
     const trn_variant *const *v = (const trn_variant *const *)x->data;
     const encoded *e;
@@ -649,7 +649,7 @@ static trn_err from_variant(trn_kctx *k)
     int64_t lead = 1;
     trn_tensor *y;
     for (int i = 0; i + 1 < d; i++) { /* the dimensions of the tensor of variants, as splits of one length */
-        lead *= x->shape.dim[i];
+        lead = trn_times(lead, x->shape.dim[i]);
         trn_shape s = trn_shape_vector(lead + 1);
         TRN_TRY(trn_out_new(&y, k, i, st, &s));
         for (int64_t q = 0; q <= lead; q++)
@@ -690,7 +690,7 @@ static trn_err from_variant(trn_kctx *k)
     }
     vs.dim[0] = total;
     for (int i = 1; i < vs.rank; i++)
-        inner *= vs.dim[i];
+        inner = trn_times(inner, vs.dim[i]);
     TRN_TRY(trn_out_new(&y, k, n, vt, &vs));
     for (int64_t i = 0; i < x->count; i++) {
         const trn_tensor *t = ((const encoded *)v[i])->t[in];
@@ -716,7 +716,7 @@ static trn_err to_variant_grad(trn_kctx *k)
     }
     TRN_TRY(trn_count_checked(&count, &s));
     for (int i = 1; i < s.rank; i++)
-        inner *= s.dim[i];
+        inner = trn_times(inner, s.dim[i]);
     for (int64_t i = 0; i < x->count; i++) {
         if (v[i]) {
             TRN_CHECK_ARG(v[i]->type == &encoded_type, "Input Variant element doesn't hold a RaggedTensorVariant but '%s'", v[i]->type->name);

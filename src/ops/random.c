@@ -69,15 +69,15 @@ trn_err trn_random_seeded(trn_philox *out, const trn_tensor *seed)
     return TRN_OK;
 }
 
-trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at)
+trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at, int words)
 {
     const trn_tensor *key = trn_in(k, at), *counter = trn_in(k, at + 1), *alg = trn_in(k, at + 2);
     TRN_CHECK_ARG(alg->shape.rank == 0, "alg must be a scalar");
     int a = TRN_DATA(alg, int32_t)[0];
     TRN_CHECK_ARG(a == 1 || a == 3, "unsupported algorithm id %d: only Philox (1) and auto-select (3) are known here", a);
     TRN_CHECK_ARG(key->shape.rank == 1 && key->count == 1, "key must have shape [1]");
-    TRN_CHECK_ARG(counter->shape.rank == 1 && counter->count >= 2, "counter must be a vector of at least 2 elements");
-    *out = (trn_philox){.lo = TRN_DATA(counter, uint64_t)[0], .hi = TRN_DATA(counter, uint64_t)[1], .key = TRN_DATA(key, uint64_t)[0]};
+    TRN_CHECK_ARG(counter->shape.rank == 1 && counter->count >= words, "counter must be a vector of at least %d elements", words);
+    *out = (trn_philox){.lo = TRN_DATA(counter, uint64_t)[0], .hi = words > 1 ? TRN_DATA(counter, uint64_t)[1] : 0, .key = TRN_DATA(key, uint64_t)[0]};
     return TRN_OK;
 }
 
@@ -434,7 +434,7 @@ static trn_err stateless_fill(trn_kctx *k, trn_random_dist kind, bool v2)
 {
     trn_philox gen;
     if (v2)
-        TRN_TRY(trn_random_keyed(&gen, k, 1));
+        TRN_TRY(trn_random_keyed(&gen, k, 1, 2));
     else
         TRN_TRY(trn_random_seeded(&gen, trn_in(k, 1)));
     trn_tensor *t;
@@ -526,7 +526,7 @@ static trn_err random_shuffle(trn_kctx *k) { return shuffle(k, NULL); }
 static trn_err stateless_shuffle(trn_kctx *k)
 {
     trn_philox gen;
-    TRN_TRY(trn_random_keyed(&gen, k, 1));
+    TRN_TRY(trn_random_keyed(&gen, k, 1, 2));
     return shuffle(k, &gen);
 }
 

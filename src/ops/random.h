@@ -13,9 +13,9 @@ void trn_random_fini(void *state);
 /* This run's share: the generator as it stands; the node's own moves on by `blocks`. */
 trn_philox trn_random_reserve(trn_kctx *k, uint64_t blocks);
 
-/* The generator of a stateless op: from its seed, or from inputs key, counter and alg at `at`. */
+/* The generator of a stateless op: from its seed, or from inputs key, counter and alg at `at`. `words`: how many the counter must have at least, 1 or 2. */
 trn_err trn_random_seeded(trn_philox *out, const trn_tensor *seed) TRN_MUST_USE;
-trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at) TRN_MUST_USE;
+trn_err trn_random_keyed(trn_philox *out, const trn_kctx *k, int at, int words) TRN_MUST_USE;
 /* The generator in variable input 0, which moves on by what is reserved for so many outputs. Input 1 says the algorithm. */
 trn_err trn_random_of_variable(trn_philox *out, trn_kctx *k, uint64_t outputs) TRN_MUST_USE;
 trn_err trn_sh_random_of_variable(trn_shctx *s); /* input 2 is the output's shape */

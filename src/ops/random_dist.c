@@ -319,7 +319,7 @@ static trn_err stateless(trn_kctx *k, bool keyed, void (*piece)(void *, int64_t,
 {
     struct sampled s = {.param = trn_in(k, keyed ? 4 : 2)};
     if (keyed)
-        TRN_TRY(trn_random_keyed(&s.gen, k, 1));
+        TRN_TRY(trn_random_keyed(&s.gen, k, 1, 2));
     else
         TRN_TRY(trn_random_seeded(&s.gen, trn_in(k, 1)));
     trn_shape shape;

@@ -183,7 +183,7 @@ static trn_err plan_axes(plan *p, const trn_tensor *x, const trn_tensor *axes, b
         if (d == 1)
             continue;
         if (p->rank && p->red[p->rank - 1] == red[i]) {
-            p->dim[p->rank - 1] *= d;
+            p->dim[p->rank - 1] = trn_times(p->dim[p->rank - 1], d);
         } else {
             p->dim[p->rank] = d;
             p->red[p->rank++] = red[i];
@@ -260,7 +260,7 @@ static trn_err reduce_go(trn_kctx *k, const reducer *r, trn_tensor *y, const trn
     size_t size = trn_dtype_size(x->dtype);
     int64_t n = 1; /* elements per result */
     for (int i = 0; i < p->rank; i++)
-        n *= p->red[i] ? p->dim[i] : 1;
+        n = trn_times(n, p->red[i] ? p->dim[i] : 1);
     if (y->count == 0)
         return TRN_OK;
     if (n == 0) {
@@ -513,7 +513,8 @@ static trn_err arg_reduce(trn_kctx *k, const arg_fn *tab)
         if (i == a)
             continue;
         s.dim[s.rank++] = x->shape.dim[i];
-        *(i < a ? &outer : &inner) *= x->shape.dim[i];
+        int64_t *side = i < a ? &outer : &inner;
+        *side = trn_times(*side, x->shape.dim[i]);
     }
     trn_tensor *y, *w = NULL;
     TRN_TRY(trn_out_new(&y, k, 0, trn_attr_type(k->node, "output_type"), &s));

@@ -147,9 +147,6 @@ static trn_err bad_index(const slices *s, int64_t i, const trn_shape *shape, boo
     return err;
 }
 
-/* Dims of a tensor that has a 0 among them may multiply to anything; nothing is ever addressed with the result. */
-static int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
-
 static trn_err slices_make(slices *s, const trn_tensor *indices, const trn_shape *shape, bool nd)
 {
     char text[TRN_SHAPE_TEXT];
@@ -171,12 +168,12 @@ static trn_err slices_make(slices *s, const trn_tensor *indices, const trn_shape
             s->dim[d] = shape->dim[d];
             s->stride[d] = s->slice;
             for (int e = d + 1; e < s->depth; e++)
-                s->stride[d] = times(s->stride[d], shape->dim[e]);
+                s->stride[d] = trn_times(s->stride[d], shape->dim[e]);
         } else {
-            s->slice = times(s->slice, shape->dim[d]);
+            s->slice = trn_times(s->slice, shape->dim[d]);
         }
     }
-    for (int64_t i = 0; i < s->n; i++)
+    for (int64_t i = 0; i < s->n && s->depth; i++)
         for (int d = 0; d < s->depth; d++) {
             int64_t x = trn_int_at(indices, i * s->depth + d);
             if (x < 0 || x >= s->dim[d])
@@ -410,7 +407,7 @@ static trn_err gather_locked(trn_kctx *k, const trn_tensor *value, trn_var *var)
     for (int i = 0; i < batch; i++) {
         TRN_CHECK_ARG(vs->dim[i] == is->dim[i], "batch dimension %d of params %s and indices %s differs", i, trn_shape_text(a, vs),
                       trn_shape_text(b, is));
-        batches = times(batches, vs->dim[i]);
+        batches = trn_times(batches, vs->dim[i]);
     }
     memcpy(inner.dim, vs->dim + batch, sizeof(int64_t) * (size_t)inner.rank);
     memcpy(inner_indices.dim, is->dim + batch, sizeof(int64_t) * (size_t)inner_indices.rank);
@@ -504,7 +501,7 @@ static trn_err slice_assign_locked(trn_kctx *k, trn_vars *v)
     trn_row_strides(ds, &shape);
     for (int d = 0; d < shape.rank; d++) {
         at += r.begin[d] * ds[d];
-        ds[d] *= r.stride[d];
+        ds[d] = trn_times(ds[d], r.stride[d]);
     }
     trn_tensor *t;
     TRN_TRY(trn_vars_write(&t, v, 0));

@@ -97,7 +97,7 @@ static trn_err unsorted(trn_kctx *k, trn_accum_op op)
     TRN_CHECK_ARG(x->shape.rank - ids->shape.rank < TRN_MAX_RANK, "the result would have more than %d dimensions", TRN_MAX_RANK);
     trn_shape s = {.rank = 1, .dim = {n}};
     for (int i = ids->shape.rank; i < x->shape.rank; i++)
-        inner *= s.dim[s.rank++] = x->shape.dim[i];
+        inner = trn_times(inner, s.dim[s.rank++] = x->shape.dim[i]);
     TRN_TRY(trn_count_checked(&count, &s));
     trn_tensor *y, *one;
     if (op == TRN_ACC_ADD && x->count > 0 && trn_tensor_sole(x) && first_come(ids, n)) {
@@ -218,7 +218,7 @@ static trn_err sorted(trn_kctx *k, const trn_tensor *x, const trn_tensor *indice
     s.dim[0] = rows < 0 ? last + 1 : rows;
     TRN_CHECK_ARG(s.dim[0] >= (n > 0), "segment ids must be >= 0");
     for (int i = 1; i < s.rank; i++)
-        inner *= s.dim[i];
+        inner = trn_times(inner, s.dim[i]);
     int64_t count;
     TRN_TRY(trn_count_checked(&count, &s));
     for (int64_t i = 0; i < n; i++) {
@@ -314,8 +314,10 @@ static trn_err spread(trn_kctx *k, const trn_tensor *g, const trn_tensor *ids, c
     trn_shape s = g->shape;
     s.dim[0] = rows;
     for (int i = 1; i < s.rank; i++)
-        inner *= s.dim[i];
+        inner = trn_times(inner, s.dim[i]);
     TRN_TRY(trn_count_checked(&count, &s));
+    if (!count)
+        inner = 0; /* nothing is added up, whatever a row would be */
     bool half = trn_is_half(g->dtype);
     trn_tensor *y, *sum;
     TRN_TRY(trn_out_new(&y, k, 0, g->dtype, &s));

@@ -363,15 +363,18 @@ static trn_err unique_along(trn_kctx *k, int axis)
     int64_t n = x->shape.dim[axis], inner = 1, outer = 1;
     for (int i = 0; i < x->shape.rank; i++)
         if (i != axis)
-            *(i < axis ? &outer : &inner) *= x->shape.dim[i];
+            *(i < axis ? &outer : &inner) = trn_times(i < axis ? outer : inner, x->shape.dim[i]);
+    if (!x->count) /* slices of nothing are equal, and not looked at */
+        outer = inner = 0;
     TRN_CHECK_ARG(it == TRN_INT64 || n <= INT32_MAX, "unique does not support input tensors larger than %d elements with out_idx=int32", INT32_MAX);
-    slices t;
-    TRN_TRY(slices_init(&t, x, n, inner, outer, n * inner));
-    int64_t *first = malloc(sizeof *first * (size_t)(2 * n + 1)), *count = first + n; /* of each distinct slice */
     trn_tensor *idx, *y, *c;
     trn_shape s = trn_shape_vector(n);
+    TRN_TRY(trn_out_new(&idx, k, 1, it, &s)); /* first: there may be any number of slices without elements */
+    slices t;
+    TRN_TRY(slices_init(&t, x, n, inner, outer, trn_times(n, inner)));
+    int64_t *first = malloc(sizeof *first * (size_t)(2 * n + 1)), *count = first + n; /* of each distinct slice */
     int64_t distinct = 0;
-    trn_err e = first ? trn_out_new(&idx, k, 1, it, &s) : trn_err_oom();
+    trn_err e = first ? TRN_OK : trn_err_oom();
     for (int64_t i = 0; i < n && !e; i++) {
         int64_t *slot = slices_find(&t, x, i);
         int64_t id;

@@ -30,7 +30,7 @@ static trn_err k_slice(trn_kctx *k)
     trn_row_strides(stride, &x->shape);
     bool rest_whole = true; /* only the first dim is cut: a view */
     for (int i = 0; i < s.rank; i++) {
-        at += begin[i] * stride[i];
+        at += x->count ? begin[i] * stride[i] : 0;
         rest_whole = rest_whole && (i == 0 || s.dim[i] == x->shape.dim[i]);
     }
     trn_tensor *y;
@@ -146,10 +146,13 @@ trn_err trn_strided_make(trn_strided *out, const trn_node *n, const trn_shape *x
 static int64_t strided_walk(int64_t *ss, const trn_strided *r, const trn_shape *x)
 {
     int64_t at = 0;
+    bool none = false;
+    for (int i = 0; i < x->rank; i++)
+        none |= r->size[i] == 0;
     trn_row_strides(ss, x);
     for (int i = 0; i < x->rank; i++) {
-        at += r->begin[i] * ss[i];
-        ss[i] *= r->stride[i];
+        at += none ? 0 : r->begin[i] * ss[i];
+        ss[i] = trn_times(ss[i], r->stride[i]); /* a stride that leads out of x is of a dim where one element is taken */
     }
     return at;
 }
@@ -166,7 +169,7 @@ static trn_err k_strided_slice(trn_kctx *k)
     for (int i = 0; i < x->shape.rank; i++) {
         view = view && r.stride[i] == 1 && (!seen || r.size[i] == x->shape.dim[i]);
         seen = seen || r.size[i] != 1;
-        count *= r.size[i];
+        count = trn_times(count, r.size[i]);
     }
     int64_t ss[TRN_MAX_RANK], at = strided_walk(ss, &r, &x->shape);
     if (view && count) {

@@ -165,11 +165,11 @@ static trn_err copy_depth(trn_kctx *k, trn_tensor *y, const trn_tensor *x, bool 
             ds[4];
     trn_row_strides(ws, &wide->shape);
     trn_row_strides(ds, &deep->shape);
+    if (!y->count)
+        return TRN_OK;
     int64_t row = ws[1], col = ws[2];
     ws[1] *= b;
     ws[2] *= b;
-    if (!y->count)
-        return TRN_OK;
     for (int64_t i = 0; i < b; i++)
         for (int64_t j = 0; j < b; j++) {
             int64_t wat = i * row + j * col, dat = (i * b + j) * c;
@@ -247,6 +247,7 @@ static trn_err patches(trn_kctx *k, int space)
     int64_t depth = c = x->shape.dim[n - 1];
     for (int d = 0; d < space; d++) {
         int64_t in = x->shape.dim[d + 1], eff = ks[d + 1] + (ks[d + 1] - 1) * (ra[d + 1] - 1);
+        TRN_CHECK_ARG(in < INT64_C(1) << 61, "dimension %d is too large: %lld", d + 1, (long long)in);
         out[d] = same ? (in + st[d + 1] - 1) / st[d + 1] : (in - eff + st[d + 1]) / st[d + 1];
         TRN_CHECK_ARG(
             out[d] >= 0,
@@ -346,6 +347,8 @@ static void fold(trn_tensor *y, const trn_tensor *x, int axis, int64_t before, i
 {
     size_t size = trn_dtype_size(x->dtype);
     int64_t outer = 1, inner = 1, n = y->shape.dim[axis], m = x->shape.dim[axis];
+    if (!y->count)
+        return;
     for (int d = 0; d < x->shape.rank; d++)
         if (d != axis)
             *(d < axis ? &outer : &inner) *= x->shape.dim[d];

@@ -209,7 +209,7 @@ static trn_err reshape(trn_kctx *k)
     TRN_TRY(trn_sparse_out_shape(k, 1, &to));
     trn_tensor *y;
     TRN_TRY(trn_sparse_out(&y, NULL, k, 0, 1, s.n, to.rank, 0));
-    for (int64_t i = 0; i < s.n; i++) {
+    for (int64_t i = 0; i < s.n && y->count; i++) { /* of a scalar there may be any number of places without a coordinate */
         uint64_t at = 0; /* wraps for indices that lie outside: nobody can use them anyway */
         for (int d = 0; d < s.rank; d++)
             at = at * (uint64_t)s.shape.dim[d] + (uint64_t)trn_sparse_row(&s, i)[d];
@@ -378,7 +378,7 @@ static trn_err concat_check(trn_shape *out, trn_sparse *parts, const trn_kctx *k
             TRN_CHECK_ARG(d == dim || parts[i].shape.dim[d] == out->dim[d],
                           "Input shapes must match: expected %lld for dimension %d but got %lld at position %d",
                           (long long)out->dim[d], d, (long long)parts[i].shape.dim[d], i);
-        out->dim[dim] += parts[i].shape.dim[dim]; /* both are below 2^62 */
+        TRN_CHECK_ARG(!__builtin_add_overflow(out->dim[dim], parts[i].shape.dim[dim], &out->dim[dim]), "the result is too large");
         int64_t count;
         TRN_TRY(trn_count_checked(&count, out));
     }

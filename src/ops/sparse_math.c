@@ -280,7 +280,7 @@ static trn_err cwise(trn_kctx *k, int op)
     for (int d = dense->shape.rank - 1; d >= 0 && fits; d--) {
         fits = dense->shape.dim[d] == 1 || dense->shape.dim[d] == s.shape.dim[d + shift];
         stride[d] = dense->shape.dim[d] == 1 ? 0 : step;
-        step *= dense->shape.dim[d];
+        step = trn_times(step, dense->shape.dim[d]);
     }
     TRN_CHECK_ARG(fits, "SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: %s vs. %s",
                   trn_shape_text(ta, &s.shape), trn_shape_text(tb, &dense->shape));

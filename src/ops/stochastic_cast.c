@@ -78,7 +78,7 @@ static trn_err stochastic_cast(trn_kctx *k)
 {
     const trn_tensor *x = trn_in(k, 0);
     trn_philox gen;
-    TRN_TRY(trn_random_keyed(&gen, k, 1));
+    TRN_TRY(trn_random_keyed(&gen, k, 1, 1));
     gen = trn_philox_seed(gen.lo, gen.key); /* the first word of the counter is the key here, and the key the counter */
     trn_dtype to = trn_attr_type(k->node, "Tout");
     trn_tensor *y;

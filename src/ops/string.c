@@ -90,7 +90,7 @@ static trn_err k_reduce_join(trn_kctx *k)
     int64_t ks[TRN_MAX_RANK];
     for (int i = 0; i < r; i++) {
         if (red[i]) {
-            per *= x->shape.dim[i];
+            per = trn_times(per, x->shape.dim[i]);
             if (keep)
                 s.dim[s.rank++] = 1;
             continue;

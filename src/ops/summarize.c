@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ops/control.h"
+#include "ops/kern.h"
 
 /* As few digits as give the number back, of two choices. */
 static void add_f32(trn_sb *s, float v)
@@ -117,7 +118,7 @@ static void add_dim_v2(trn_sb *s, const trn_tensor *t, int d, int64_t ends, int6
     }
     int64_t n = t->shape.dim[d], step = 1;
     for (int i = d + 1; i < t->shape.rank; i++)
-        step *= t->shape.dim[i];
+        step = trn_times(step, t->shape.dim[i]);
     trn_sb_adds(s, "[");
     for (int64_t i = 0; i < n; i++) {
         bool gap = i == ends && n > 2 * ends;

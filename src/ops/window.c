@@ -140,7 +140,7 @@ trn_err trn_window_in(trn_tensor **out, trn_kctx *k, const trn_window *w, const 
         s.dim[s.rank - 1] = c;
         for (int i = 2; i < s.rank; i++) {
             s.dim[i - 1] = x->shape.dim[i];
-            inner *= x->shape.dim[i];
+            inner = trn_times(inner, x->shape.dim[i]);
         }
         trn_err e = trn_tensor_new(&u, t->dtype, &s);
         if (!e && u->count)

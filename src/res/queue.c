@@ -279,6 +279,11 @@ static void give_back(waiter *w)
     }
 }
 
+static trn_err cancelled(const waiter *w)
+{
+    return trn_errorf(TRN_CANCELLED, "%s operation was cancelled", w->call >= TAKE ? "Dequeue" : "Enqueue");
+}
+
 /* ---- attempts (locked): true when the first waiter is through, progress when something moved ------------------- */
 
 static bool try_put(waiter *w, trn_err *err, bool *progress)
@@ -297,6 +302,10 @@ static bool try_put(waiter *w, trn_err *err, bool *progress)
     }
     while (w->left && (int64_t)q->count < q->capacity) {
         tuple t = w->in;
+        if (w->w.cancel && trn_cancelled(w->w.cancel)) { /* rows without elements may be as many as there are numbers */
+            *err = cancelled(w);
+            return true;
+        }
         if (w->call == PUT) {
             w->in = NULL;
         } else if ((*err = tuple_row(&t, w->in, q->n, w->in[0]->shape.dim[0] - w->left))) {
@@ -396,11 +405,6 @@ static void waiter_end(trn_wait *base)
     free(result);
     free(w);
     trn_resource_unref(q);
-}
-
-static trn_err cancelled(const waiter *w)
-{
-    return trn_errorf(TRN_CANCELLED, "%s operation was cancelled", w->call >= TAKE ? "Dequeue" : "Enqueue");
 }
 
 static void on_cancel(void *arg)

@@ -142,6 +142,9 @@ def cases_stochastic_cast(rng, quick):
         yield C("StochasticCastToInt", [x, counter, counter, alg], Tout=tf.int8)
         yield C("StochasticCastToInt", [x, key, counter, alg.reshape(1)], Tout=tf.int8)
         yield C("StochasticCastToInt", [x[:0], key, counter, alg], Tout=tf.int8)
+        for n in range(4):
+            for a in (1, 3):
+                yield C("StochasticCastToInt", [x * 1.5, key, np.arange(5, 5 + n, dtype=np.uint64), np.int32(a)], Tout=tf.int8)
 
 
 def cases_sobol(rng, quick):

@@ -197,6 +197,78 @@ static void sums_in_place(void **s)
     }
 }
 
+static trn_tensor *none(trn_dtype t, int rank, ...)
+{
+    int64_t d[TRN_MAX_RANK];
+    va_list ap;
+    va_start(ap, rank);
+    for (int i = 0; i < rank; i++)
+        d[i] = va_arg(ap, int64_t);
+    va_end(ap);
+    trn_tensor *x = trn_tensor_from(t, rank, d, NULL);
+    assert_non_null(x);
+    return x;
+}
+
+/* Dims beside a 0 are of any size: their products are no numbers, and loops along them do not end. (test_odd_inputs looks for more of this.) */
+static void nothing_of_any_size(void **s)
+{
+    (void)s;
+    const int64_t big = INT64_C(1) << 32, many = INT64_C(1) << 50, zero = 0;
+#define CUBE none(TRN_FLOAT, 3, zero, big, big)
+#define NONE(...)                                                                                                      \
+    do {                                                                                                               \
+        optest t;                                                                                                      \
+        ok(optest_run(&t, __VA_ARGS__, NULL));                                                                         \
+        assert_int_equal(t.out[0].t->count, 0);                                                                        \
+        optest_end(&t);                                                                                                \
+    } while (0)
+    NONE("Add", NULL, CUBE, CUBE);
+    NONE("SelectV2", NULL, trn_tensor_bool(true), CUBE, trn_tensor_f32(1));
+    NONE("GatherV2", NULL, CUBE, none(TRN_INT32, 1, zero), trn_tensor_i32(0));
+    NONE("GatherNd", NULL, CUBE, none(TRN_INT32, 2, zero, (int64_t)1));
+    NONE("TensorScatterAdd", NULL, CUBE, none(TRN_INT32, 2, zero, (int64_t)1), CUBE);
+    NONE("TensorScatterUpdate", NULL, none(TRN_FLOAT, 1, zero), none(TRN_INT32, 2, many, zero), none(TRN_FLOAT, 2, many, zero));
+    NONE("ConcatV2", NULL, CUBE, CUBE, trn_tensor_i32(0));
+    NONE("ReverseV2", NULL, CUBE, OPTEST_I32(1));
+    NONE("StridedSlice", NULL, CUBE, OPTEST_I64(0, 5), OPTEST_I64(1, big), OPTEST_I64(INT64_MAX, 1));
+    NONE("DepthToSpace", "block_size=2", none(TRN_FLOAT, 4, zero, big, big, (int64_t)4));
+    NONE("FFT2D", NULL, none(TRN_COMPLEX64, 4, zero, big, big, big));
+    NONE("BiasAdd", NULL, none(TRN_FLOAT, 2, many, zero), none(TRN_FLOAT, 1, zero));
+    NONE("MatMul", "transpose_b=true", none(TRN_FLOAT, 2, zero, INT64_MAX), none(TRN_FLOAT, 2, zero, INT64_MAX));
+    NONE("SparseReshape", NULL, none(TRN_INT64, 2, many, zero), none(TRN_INT64, 1, zero), none(TRN_INT64, 1, zero));
+    NONE("EncodePng", "T=u16", none(TRN_UINT16, 4, zero, INT64_C(1) << 62, (int64_t)3, (int64_t)2));
+#undef NONE
+    optest t;
+    ok(optest_run(&t, "Sum", NULL, CUBE, OPTEST_I32(0, 1, 2), NULL));
+    assert_int_equal(t.out[0].t->count, 1);
+    optest_end(&t);
+    ok(optest_run(&t, "BiasAddGrad", "data_format=NCHW", none(TRN_FLOAT, 4, zero, (int64_t)2, big, big), NULL));
+    assert_int_equal(t.out[0].t->count, 2);
+    assert_true(TRN_DATA(t.out[0].t, float)[0] == 0 && TRN_DATA(t.out[0].t, float)[1] == 0);
+    optest_end(&t);
+    expect_err(&t, optest_run(&t, "UniqueV2", "out_idx=i64", none(TRN_FLOAT, 2, INT64_C(1) << 62, zero), OPTEST_I64(0), NULL), TRN_RESOURCE_EXHAUSTED, "");
+    expect_err(&t, optest_run(&t, "FakeQuantWithMinMaxVarsPerChannel", NULL, none(TRN_FLOAT, 2, zero, many), none(TRN_FLOAT, 1, zero), none(TRN_FLOAT, 1, zero), NULL), TRN_INVALID_ARGUMENT,
+               "incorrect size");
+    expect_err(&t, optest_run(&t, "Equal", "incompatible_shape_error=false", none(TRN_FLOAT, 3, big, (int64_t)1, zero), none(TRN_FLOAT, 3, (int64_t)1, big, zero), NULL), TRN_INVALID_ARGUMENT,
+               "too many elements");
+    expect_err(&t, optest_run(&t, "RaggedTensorFromVariant", "input_ragged_rank=9223372036854775807, output_ragged_rank=1, Tvalues=f32, Tsplits=i64", none(TRN_VARIANT, 1, zero), NULL),
+               TRN_INVALID_ARGUMENT, "output_ragged_rank must be equal");
+    expect_err(&t, optest_run(&t, "FixedUnigramCandidateSampler", "num_true=1, num_sampled=1, unique=false, range_max=3, unigrams=[1], num_reserved_ids=2147483647", OPTEST_MAT(TRN_INT64, int64_t, 1, 1, 0), NULL),
+               TRN_INVALID_ARGUMENT, "weights size");
+}
+
+static void as_many_dims_as_can_be(void **s)
+{
+    (void)s;
+    int64_t d[TRN_MAX_RANK];
+    for (int i = 0; i < TRN_MAX_RANK; i++)
+        d[i] = 1;
+    optest t;
+    expect_err(&t, optest_run(&t, "DynamicPartition", "num_partitions=2", trn_tensor_from(TRN_FLOAT, TRN_MAX_RANK, d, &(float){1}), trn_tensor_i32(0), NULL), TRN_INVALID_ARGUMENT,
+               "more than 32 dimensions");
+}
+
 /* ---- variants that hold variants ----------------------------------------------------------------------------------- */
 
 static trn_tensor *out_of(optest *t, trn_err e)
@@ -271,6 +343,8 @@ static void heavy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_of_any_size),
+        cmocka_unit_test(as_many_dims_as_can_be),
         cmocka_unit_test(long_chains),
         cmocka_unit_test(doubled),
         cmocka_unit_test(heavy),

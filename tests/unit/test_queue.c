@@ -336,6 +336,29 @@ static void cancelling(void **state)
     trn_cancel_unref(first);
 }
 
+static void *cancel_soon(void *arg)
+{
+    struct timespec ms = {.tv_nsec = 20000000};
+    nanosleep(&ms, NULL);
+    trn_cancel_fire(arg, trn_errorf(TRN_CANCELLED, "step over"));
+    return NULL;
+}
+
+/* Rows without elements: more than there is time or memory for. */
+static void cancelled_while_it_puts(void **state)
+{
+    (void)state;
+    optest q, a;
+    make(&q, "FIFOQueueV2", "component_types=[i32], shapes=[[0]]");
+    pthread_t th;
+    assert_int_equal(pthread_create(&th, NULL, cancel_soon, cancel), 0);
+    ok(START(&a, "QueueEnqueueManyV2", "Tcomponents=[i32]", H(&q), trn_tensor_from(TRN_INT32, 2, (int64_t[]){INT64_C(1) << 50, 0}, NULL)));
+    fails(optest_wait(&a, 1000), TRN_CANCELLED, "Enqueue operation was cancelled");
+    assert_int_equal(pthread_join(th, NULL), 0);
+    optest_end(&a);
+    optest_end(&q);
+}
+
 static void container_cleared(void **state)
 {
     (void)state;
@@ -518,6 +541,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(closing, setup, teardown),
         cmocka_unit_test_setup_teardown(close_waits_behind_enqueues, setup, teardown),
         cmocka_unit_test_setup_teardown(cancelling, setup, teardown),
+        cmocka_unit_test_setup_teardown(cancelled_while_it_puts, setup, teardown),
         cmocka_unit_test_setup_teardown(container_cleared, setup, teardown),
         cmocka_unit_test_setup_teardown(sharing, setup, teardown),
         cmocka_unit_test_setup_teardown(old_form, setup, teardown),

@@ -1,9 +1,12 @@
 """The page in a real browser (Debian's Chromium), while a job runs, under load and with a task down."""
 import html
+import json
 import re
 import shutil
 import subprocess
 import threading
+import time
+import urllib.request
 
 import pytest
 import tensorflow as tf
@@ -20,6 +23,26 @@ def browse(task, tmp_path, *flags):
     complaints = [x for x in p.stderr.splitlines() if "CONSOLE" in x]
     body = re.sub(r"<(script|style).*?</\1>", "", p.stdout, flags=re.S)
     return p.stdout, html.unescape(re.sub(r"<[^>]+>", "\n", body)), complaints
+
+
+def await_status(task, good):
+    """The browser's clock runs ahead while it waits for nothing: what it is to see has to be there when it comes."""
+    until = time.time() + 60
+    while time.time() < until:
+        if good(json.load(urllib.request.urlopen(f"http://{task.address}/status.json", timeout=10))):
+            return
+        time.sleep(0.1)
+    raise AssertionError("not within a minute")
+
+
+def states(d):
+    return sorted(t["state"] for t in d["cluster"]["tasks"])
+
+
+def has_plots(d):
+    """Plots show whole seconds: a task that has just started has none."""
+    t = d["task"]
+    return all(any(x is not None for x in h["mean"]) for h in (t["steps"]["part_history"], t["traffic"]["in_history"], t["process"]["cpu_history"], t["process"]["rss_history"]))
 
 
 def test_a_running_job(cluster, tmp_path):
@@ -43,8 +66,10 @@ def test_a_running_job(cluster, tmp_path):
         for t in threads:
             t.start()
         try:
+            await_status(c.task("worker"), lambda d: has_plots(d) and states(d) == ["up"] * 3)
             dom, text, complaints = browse(c.task("worker"), tmp_path)
             c.task("worker", 1).kill()
+            await_status(c.task("worker"), lambda d: states(d) == ["down", "up", "up"])
             _, down, _ = browse(c.task("worker"), tmp_path, "--window-size=500,900")
         finally:
             stop.set()

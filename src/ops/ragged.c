@@ -203,6 +203,18 @@ static trn_err sh_ragged_range(trn_shctx *s)
     return TRN_OK;
 }
 
+/* Output i: splits of the rows of a uniform shape's dim i, all as long as its next dim. *lead: how many rows the dims before make, then this one too. */
+static trn_err uniform_splits(int64_t *lead, trn_kctx *k, int i, trn_dtype st, const trn_shape *shape)
+{
+    trn_tensor *y;
+    *lead *= shape->dim[i]; /* a shape's dims before the first 0 multiply to no more than 2^62 */
+    trn_shape s = trn_shape_vector(*lead + 1);
+    TRN_TRY(trn_out_new(&y, k, i, st, &s));
+    for (int64_t q = 0; q <= *lead; q++)
+        trn_int_put(y, q, q * shape->dim[i + 1]);
+    return TRN_OK;
+}
+
 /* ---- RaggedGather ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct span {
@@ -232,14 +244,8 @@ static trn_err ragged_gather(trn_kctx *k)
     TRN_CHECK_ARG(k->n_out - 1 == outer + n, "OUTPUT_RAGGED_RANK is %d, but indices of rank %d give %d", k->n_out - 1, ids->shape.rank, outer + n);
     trn_dtype st = trn_attr_type(k->node, "Tsplits");
     int64_t lead = 1;
-    for (int i = 0; i < outer; i++) {
-        trn_tensor *y;
-        lead = trn_times(lead, ids->shape.dim[i]);
-        trn_shape s = trn_shape_vector(lead + 1);
-        TRN_TRY(trn_out_new(&y, k, i, st, &s));
-        for (int64_t q = 0; q <= lead; q++)
-            trn_int_put(y, q, q * ids->shape.dim[i + 1]);
-    }
+    for (int i = 0; i < outer; i++)
+        TRN_TRY(uniform_splits(&lead, k, i, st, &ids->shape));
     span *rng = malloc(sizeof *rng * (size_t)(ids->count + 1)); /* what each index takes, level by level */
     if (!rng)
         return trn_err_oom();
@@ -648,13 +654,8 @@ static trn_err from_variant(trn_kctx *k)
     }
     int64_t lead = 1;
     trn_tensor *y;
-    for (int i = 0; i + 1 < d; i++) { /* the dimensions of the tensor of variants, as splits of one length */
-        lead = trn_times(lead, x->shape.dim[i]);
-        trn_shape s = trn_shape_vector(lead + 1);
-        TRN_TRY(trn_out_new(&y, k, i, st, &s));
-        for (int64_t q = 0; q <= lead; q++)
-            trn_int_put(y, q, q * x->shape.dim[i + 1]);
-    }
+    for (int i = 0; i + 1 < d; i++) /* the dimensions of the tensor of variants, as splits of one length */
+        TRN_TRY(uniform_splits(&lead, k, i, st, &x->shape));
     trn_shape s = trn_shape_vector(x->count + 1);
     TRN_TRY(trn_out_new(&y, k, d - 1, st, &s));
     trn_int_put(y, 0, 0);
